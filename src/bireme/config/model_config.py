@@ -1,0 +1,371 @@
+"""ModelConfig: the frozen form of ``config.pbtxt``, one class per message, named and shaped as in the ``.proto``.
+
+Enums are their names (``"TYPE_FP32"``, ``"KIND_CPU"``, ``"REJECT"``). An absent sub-message is None; an absent scalar
+has the proto's default. Maps are dicts that nobody changes. `bireme.config.load` makes these from text or JSON.
+
+Source: Triton ``model_config.proto``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class LatestPolicy:
+    num_versions: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AllPolicy:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SpecificPolicy:
+    versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersionPolicy:
+    """Exactly one is set (a oneof)."""
+
+    latest: LatestPolicy | None = None
+    all: AllPolicy | None = None
+    specific: SpecificPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensorReshape:
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    name: str = ""
+    data_type: str = "TYPE_INVALID"
+    format: str = "FORMAT_NONE"
+    dims: tuple[int, ...] = ()
+    reshape: ModelTensorReshape | None = None
+    is_shape_tensor: bool = False
+    allow_ragged_batch: bool = False
+    optional: bool = False
+    is_non_linear_format_io: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutput:
+    name: str = ""
+    data_type: str = "TYPE_INVALID"
+    dims: tuple[int, ...] = ()
+    reshape: ModelTensorReshape | None = None
+    label_filename: str = ""
+    is_shape_tensor: bool = False
+    is_non_linear_format_io: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInput:
+    kind: str = "BATCH_ELEMENT_COUNT"
+    target_name: tuple[str, ...] = ()
+    data_type: str = "TYPE_INVALID"
+    source_input: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutput:
+    target_name: tuple[str, ...] = ()
+    kind: str = "BATCH_SCATTER_WITH_INPUT_SHAPE"
+    source_input: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimiterResource:
+    name: str = ""
+    global_: bool = False
+    """Field ``global`` of the proto (a Python keyword)."""
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRateLimiter:
+    resources: tuple[RateLimiterResource, ...] = ()
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SecondaryDevice:
+    kind: str = "KIND_NVDLA"
+    device_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInstanceGroup:
+    name: str = ""
+    kind: str = "KIND_AUTO"
+    count: int = 0
+    rate_limiter: ModelRateLimiter | None = None
+    gpus: tuple[int, ...] = ()
+    secondary_devices: tuple[SecondaryDevice, ...] = ()
+    profile: tuple[str, ...] = ()
+    passive: bool = False
+    host_policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelQueuePolicy:
+    timeout_action: str = "REJECT"
+    default_timeout_microseconds: int = 0
+    allow_timeout_override: bool = False
+    max_queue_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDynamicBatching:
+    preferred_batch_size: tuple[int, ...] = ()
+    max_queue_delay_microseconds: int = 0
+    preserve_ordering: bool = False
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    default_queue_policy: ModelQueuePolicy | None = None
+    priority_queue_policy: Mapping[int, ModelQueuePolicy] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceControl:
+    kind: str = "CONTROL_SEQUENCE_START"
+    int32_false_true: tuple[int, ...] = ()
+    fp32_false_true: tuple[float, ...] = ()
+    bool_false_true: tuple[bool, ...] = ()
+    data_type: str = "TYPE_INVALID"
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceControlInput:
+    name: str = ""
+    control: tuple[SequenceControl, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InitialState:
+    data_type: str = "TYPE_INVALID"
+    dims: tuple[int, ...] = ()
+    zero_data: bool | None = None
+    data_file: str | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceState:
+    input_name: str = ""
+    output_name: str = ""
+    data_type: str = "TYPE_INVALID"
+    dims: tuple[int, ...] = ()
+    initial_state: tuple[InitialState, ...] = ()
+    use_same_buffer_for_input_output: bool = False
+    use_growable_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyDirect:
+    max_queue_delay_microseconds: int = 0
+    minimum_slot_utilization: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyOldest:
+    max_candidate_sequences: int = 0
+    preferred_batch_size: tuple[int, ...] = ()
+    max_queue_delay_microseconds: int = 0
+    preserve_ordering: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSequenceBatching:
+    direct: StrategyDirect | None = None
+    oldest: StrategyOldest | None = None
+    max_sequence_idle_microseconds: int = 0
+    control_input: tuple[SequenceControlInput, ...] = ()
+    state: tuple[SequenceState, ...] = ()
+    iterative_sequence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleStep:
+    model_name: str = ""
+    model_version: int = 0
+    input_map: Mapping[str, str] = field(default_factory=dict)
+    output_map: Mapping[str, str] = field(default_factory=dict)
+    model_namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEnsembling:
+    step: tuple[EnsembleStep, ...] = ()
+    max_inflight_requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParameter:
+    string_value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupInput:
+    data_type: str = "TYPE_INVALID"
+    dims: tuple[int, ...] = ()
+    zero_data: bool | None = None
+    random_data: bool | None = None
+    input_data_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWarmup:
+    name: str = ""
+    batch_size: int = 0
+    inputs: Mapping[str, WarmupInput] = field(default_factory=dict)
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOperations:
+    op_library_filename: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTransactionPolicy:
+    decoupled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryAgent:
+    name: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRepositoryAgents:
+    agents: tuple[RepositoryAgent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResponseCache:
+    enable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MetricIdentifier:
+    family: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramOptions:
+    buckets: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricControl:
+    metric_identifier: MetricIdentifier | None = None
+    histogram_options: HistogramOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetrics:
+    metric_control: tuple[MetricControl, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizationGraph:
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSpecShape:
+    dim: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLowerBound:
+    batch_size: int = 0
+    input: Mapping[str, GraphSpecShape] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSpec:
+    batch_size: int = 0
+    input: Mapping[str, GraphSpecShape] = field(default_factory=dict)
+    graph_lower_bound: GraphLowerBound | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizationCuda:
+    graphs: bool = False
+    busy_wait_events: bool = False
+    graph_spec: tuple[GraphSpec, ...] = ()
+    output_copy_stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    name: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionAccelerators:
+    gpu_execution_accelerator: tuple[Accelerator, ...] = ()
+    cpu_execution_accelerator: tuple[Accelerator, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedMemoryBuffer:
+    enable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptimizationPolicy:
+    graph: OptimizationGraph | None = None
+    priority: str = "PRIORITY_DEFAULT"
+    cuda: OptimizationCuda | None = None
+    execution_accelerators: ExecutionAccelerators | None = None
+    input_pinned_memory: PinnedMemoryBuffer | None = None
+    output_pinned_memory: PinnedMemoryBuffer | None = None
+    gather_kernel_buffer_threshold: int = 0
+    eager_batching: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A model's whole configuration. Change one with `dataclasses.replace`."""
+
+    name: str = ""
+    platform: str = ""
+    backend: str = ""
+    runtime: str = ""
+    version_policy: ModelVersionPolicy | None = None
+    max_batch_size: int = 0
+    input: tuple[ModelInput, ...] = ()
+    output: tuple[ModelOutput, ...] = ()
+    batch_input: tuple[BatchInput, ...] = ()
+    batch_output: tuple[BatchOutput, ...] = ()
+    optimization: ModelOptimizationPolicy | None = None
+    dynamic_batching: ModelDynamicBatching | None = None
+    sequence_batching: ModelSequenceBatching | None = None
+    ensemble_scheduling: ModelEnsembling | None = None
+    instance_group: tuple[ModelInstanceGroup, ...] = ()
+    default_model_filename: str = ""
+    cc_model_filenames: Mapping[str, str] = field(default_factory=dict)
+    metric_tags: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, ModelParameter] = field(default_factory=dict)
+    model_warmup: tuple[ModelWarmup, ...] = ()
+    model_operations: ModelOperations | None = None
+    model_transaction_policy: ModelTransactionPolicy | None = None
+    model_repository_agents: ModelRepositoryAgents | None = None
+    response_cache: ModelResponseCache | None = None
+    model_metrics: ModelMetrics | None = None
+
+    def parameter(self, key: str, default: str = "") -> str:
+        """Return ``parameters[key].string_value``, or ``default`` when the key is absent."""
+        found = self.parameters.get(key)
+        return default if found is None else found.string_value

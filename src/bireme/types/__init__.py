@@ -1,0 +1,43 @@
+"""Ground floor: tensors, data types, requests, responses and errors. Imports nothing of ours."""
+
+from bireme.types import datatypes
+from bireme.types.errors import (
+    AlreadyExists,
+    BackendFailed,
+    BiremeError,
+    Cancelled,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    QueueFull,
+    RequestTimedOut,
+    Unavailable,
+    Unsupported,
+)
+from bireme.types.request import Execution, InferenceRequest, InferenceResponse, Parameter, Respond
+from bireme.types.tensor import Array, Buffer, Tensor, decode_bytes, encode_bytes
+
+__all__ = [
+    "AlreadyExists",
+    "Array",
+    "BackendFailed",
+    "BiremeError",
+    "Buffer",
+    "Cancelled",
+    "Execution",
+    "InferenceRequest",
+    "InferenceResponse",
+    "Internal",
+    "InvalidArgument",
+    "NotFound",
+    "Parameter",
+    "QueueFull",
+    "RequestTimedOut",
+    "Respond",
+    "Tensor",
+    "Unavailable",
+    "Unsupported",
+    "datatypes",
+    "decode_bytes",
+    "encode_bytes",
+]

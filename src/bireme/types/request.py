@@ -1,0 +1,156 @@
+"""InferenceRequest, InferenceResponse and Execution: what travels between front end, engine and backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bireme.types.errors import BiremeError
+from bireme.types.tensor import Tensor
+
+Parameter = bool | int | float | str
+Respond = Callable[["InferenceRequest", "InferenceResponse"], None]
+
+
+class Execution:
+    """One run of an instance over one batch; its requests share it. All times are ``time.monotonic_ns``.
+
+    ``close_reason`` says why the batch was closed (`bireme.scheduling.CloseReason`).
+    """
+
+    __slots__ = (
+        "batch_size",
+        "close_reason",
+        "compute_end_ns",
+        "compute_input_end_ns",
+        "compute_output_start_ns",
+        "compute_start_ns",
+        "requests",
+    )
+
+    def __init__(self, requests: list[InferenceRequest], batch_size: int, close_reason: str) -> None:
+        self.requests = requests
+        self.batch_size = batch_size
+        self.close_reason = close_reason
+        self.compute_start_ns = 0
+        self.compute_input_end_ns = 0
+        self.compute_output_start_ns = 0
+        self.compute_end_ns = 0
+
+    def __repr__(self) -> str:
+        return f"Execution(requests={len(self.requests)}, rows={self.batch_size}, closed={self.close_reason})"
+
+
+class InferenceRequest:
+    """A request as the engine sees it, whatever protocol it came by.
+
+    ``respond`` is called exactly once with a final response (before that, by decoupled models, with others), on the
+    server's loop. The caller fills the first group of fields; the engine owns the second.
+    """
+
+    __slots__ = (
+        "batch_key",
+        "batch_size",
+        "cancelled",
+        "context",
+        "execution",
+        "id",
+        "inputs",
+        "model_name",
+        "model_version",
+        "outputs",
+        "owner",
+        "parameters",
+        "priority",
+        "queue_ns",
+        "respond",
+        "sequence_end",
+        "sequence_id",
+        "sequence_start",
+        "start_ns",
+        "timeout_us",
+    )
+
+    def __init__(
+        self,
+        model_name: str,
+        inputs: dict[str, Tensor],
+        respond: Respond,
+        *,
+        model_version: int = -1,
+        id: str = "",
+        outputs: Sequence[str] | None = None,
+        parameters: dict[str, Parameter] | None = None,
+        priority: int = 0,
+        timeout_us: int = 0,
+        sequence_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        context: Any = None,
+    ) -> None:
+        self.model_name = model_name
+        self.model_version = model_version
+        """-1: the highest READY version."""
+        self.id = id
+        self.inputs = inputs
+        self.outputs = outputs
+        """Names of the wanted outputs; None: all."""
+        self.parameters = parameters
+        """In the order received; None when there are none."""
+        self.priority = priority
+        self.timeout_us = timeout_us
+        self.sequence_id = sequence_id
+        self.sequence_start = sequence_start
+        self.sequence_end = sequence_end
+        self.respond = respond
+        self.context = context
+        """The caller's own; the engine never looks at it."""
+
+        self.batch_size = 1
+        """Rows this request adds to a batch."""
+        self.batch_key: object = None
+        """Requests share a batch only if their keys are equal."""
+        self.cancelled = False
+        self.owner: Any = None
+        """The model that holds the request, from acceptance to the final response."""
+        self.start_ns = 0
+        self.queue_ns = 0
+        self.execution: Execution | None = None
+
+    @property
+    def id_prefix(self) -> str:
+        """The prefix of error messages that come from validation, queueing or scheduling."""
+        return f"[request id: {self.id or '<id_unknown>'}] "
+
+    def __repr__(self) -> str:
+        state = " cancelled" if self.cancelled else ""
+        return f"InferenceRequest({self.model_name!r}, id={self.id!r}, rows={self.batch_size}{state})"
+
+
+class InferenceResponse:
+    """A response: outputs or an error. ``final`` marks the last one of its request."""
+
+    __slots__ = ("error", "final", "id", "model_name", "model_version", "outputs", "parameters")
+
+    def __init__(
+        self,
+        model_name: str,
+        model_version: int,
+        id: str = "",
+        outputs: Sequence[Tensor] = (),
+        *,
+        parameters: dict[str, Parameter] | None = None,
+        error: BiremeError | None = None,
+        final: bool = True,
+    ) -> None:
+        self.model_name = model_name
+        self.model_version = model_version
+        self.id = id
+        self.outputs = outputs
+        self.parameters = parameters
+        self.error = error
+        self.final = final
+
+    def __repr__(self) -> str:
+        result = repr(self.error) if self.error else f"outputs={list(self.outputs)}"
+        return f"InferenceResponse({self.model_name!r} v{self.model_version}, {result})"
