@@ -1,0 +1,170 @@
+"""Fakes for tests of servers, schedulers and front ends: models that are Python functions, under full control.
+
+`FakeBackend` stands in for a framework. Its models run a function over named arrays, wait for an event, take a set
+time or fail where they are told to; it counts what is open, so a test can prove that nothing was left behind.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from bireme.backends.interface import ModelContext, Placement
+from bireme.config import ModelConfig
+from bireme.types import Array
+
+Run = Callable[[dict[str, Array]], dict[str, Array]]
+
+
+class FakeBackend:
+    """A backend whose models are Python functions. All public attributes may be changed while a test runs.
+
+    ``gate`` starts open; clear it and every execution waits for it (``started`` is released when an execution begins, so
+    a test can wait for that). ``delay_s`` is slept before the function runs. The ``*_error`` attributes, where set, are
+    raised by the step they name. Counters are exact whatever threads the engine uses.
+    """
+
+    def __init__(
+        self,
+        run: Run | None = None,
+        *,
+        functions: Mapping[str, Run] | None = None,
+        complete: Callable[[ModelConfig], ModelConfig] | None = None,
+        delay_s: float = 0.0,
+        name: str = "fake",
+    ) -> None:
+        """Run ``functions[model name]``, else ``run``, else give the inputs back as the configured outputs, in order.
+
+        ``complete`` plays the part of the model file in auto-completion; None: the config stays as it is.
+        """
+        self.name = name
+        self.run = run
+        self.functions: dict[str, Run] = dict(functions or {})
+        self.complete = complete
+        self.delay_s = delay_s
+        self.gate = threading.Event()
+        self.gate.set()
+        self.started = threading.Semaphore(0)
+
+        self.load_error: Exception | None = None
+        self.config_error: Exception | None = None
+        self.instance_error: Exception | None = None
+        self.execute_error: Exception | None = None
+
+        self.contexts: list[ModelContext] = []
+        """The context of every `load`, failed ones included."""
+        self.instances: list[FakeInstance] = []
+        """Every instance ever made."""
+        self.num_open_models = 0
+        self.num_open_instances = 0
+        self.num_executing = 0
+        self.max_executing = 0
+        """Most executions that ever ran at one time, over all instances."""
+        self.batches: list[dict[str, tuple[int, ...]]] = []
+        """Input shapes of every execution, in the order of their start."""
+        self.threads: set[int] = set()
+        """Identifiers of the threads that executed something."""
+        self._lock = threading.Lock()
+
+    def load(self, ctx: ModelContext) -> FakeModel:
+        """Open a model; reads no file."""
+        with self._lock:
+            self.contexts.append(ctx)
+        if self.load_error is not None:
+            raise self.load_error
+        self._count("num_open_models", 1)
+        return FakeModel(self, ctx)
+
+    def _count(self, counter: str, step: int) -> None:
+        with self._lock:
+            setattr(self, counter, getattr(self, counter) + step)
+            self.max_executing = max(self.max_executing, self.num_executing)
+
+    def _begin(self, inputs: dict[str, Array]) -> None:
+        with self._lock:
+            self.batches.append({name: array.shape for name, array in inputs.items()})
+            self.threads.add(threading.get_ident())
+        self._count("num_executing", 1)
+        self.started.release()
+
+
+class FakeModel:
+    """An open model of a `FakeBackend`."""
+
+    def __init__(self, backend: FakeBackend, ctx: ModelContext) -> None:
+        self.backend = backend
+        self.ctx = ctx
+        self.config = ctx.config
+        self.num_closes = 0
+
+    def complete_config(self, config: ModelConfig) -> ModelConfig:
+        """Return what the backend's ``complete`` makes of ``config``."""
+        return config if self.backend.complete is None else self.backend.complete(config)
+
+    def check_config(self, config: ModelConfig) -> None:
+        """Raise the backend's ``config_error``, if any; remember the final config."""
+        self.config = config
+        if self.backend.config_error is not None:
+            raise self.backend.config_error
+
+    def create_instance(self, placement: Placement) -> FakeInstance:
+        """Make an instance, or raise the backend's ``instance_error``."""
+        if self.backend.instance_error is not None:
+            raise self.backend.instance_error
+        instance = FakeInstance(self, placement)
+        self.backend.instances.append(instance)
+        self.backend._count("num_open_instances", 1)
+        return instance
+
+    def close(self) -> None:
+        """Count the close."""
+        self.num_closes += 1
+        self.backend._count("num_open_models", -1)
+
+
+class FakeInstance:
+    """An instance of a `FakeModel`; ``num_executions`` and ``num_closes`` say what was done with it."""
+
+    def __init__(self, model: FakeModel, placement: Placement) -> None:
+        self.model = model
+        self.placement = placement
+        self.num_executions = 0
+        self.num_closes = 0
+        self._busy = threading.Lock()
+
+    def execute(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        """Wait for the gate, sleep, then run the model's function.
+
+        Raises:
+            RuntimeError: two executions of this one instance overlap, or it is closed: the engine is at fault.
+        """
+        if self.num_closes:
+            raise RuntimeError(f"instance {self.placement.name} is closed")
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError(f"instance {self.placement.name} is already executing")
+        backend = self.model.backend
+        backend._begin(inputs)
+        try:
+            self.num_executions += 1
+            backend.gate.wait()
+            if backend.delay_s:
+                time.sleep(backend.delay_s)
+            if backend.execute_error is not None:
+                raise backend.execute_error
+            run = backend.functions.get(self.model.ctx.name) or backend.run or self._give_back
+            return run(inputs)
+        finally:
+            backend._count("num_executing", -1)
+            self._busy.release()
+
+    def close(self) -> None:
+        """Count the close."""
+        self.num_closes += 1
+        self.model.backend._count("num_open_instances", -1)
+
+    def _give_back(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        """Return input i as output i; with fewer inputs than outputs, start over."""
+        arrays = list(inputs.values())
+        outputs = self.model.config.output
+        return {output.name: arrays[index % len(arrays)] for index, output in enumerate(outputs)}
