@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-
 NUMPY_DTYPES: Final = MappingProxyType(
     {
         "BOOL": np.dtype(np.bool_),

@@ -1,0 +1,90 @@
+"""Loads one version of a model, from its file to warmed instances. Blocking: for a loading thread, never the loop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from bireme.backends.interface import Backend, Instance, LoadedModel, ModelContext, Placement
+from bireme.config import ModelConfig, apply_autocomplete, read_labels, validate
+from bireme.engine.batch import BatchPlan
+from bireme.engine.warmup import run_warmup
+from bireme.types import Internal
+
+log = logging.getLogger("bireme.engine")
+
+
+@dataclass(slots=True)
+class PreparedModel:
+    """A version whose weights are in memory and whose instances are warm; it serves nobody yet."""
+
+    name: str
+    version: int
+    config: ModelConfig
+    """Final: what the file says is filled in, and it is valid."""
+    loaded: LoadedModel
+    plan: BatchPlan
+    instances: list[tuple[Placement, Instance]]
+    """The active ones."""
+    passive: list[Instance] = field(default_factory=list)
+    labels: dict[str, list[str]] = field(default_factory=dict)
+    """Class labels by output name."""
+    load_duration_ns: int = 0
+
+    def close(self) -> None:
+        """Close the instances, then the model. For a version that never came to serve."""
+        for instance in (*(instance for _, instance in self.instances), *self.passive):
+            instance.close()
+        self.loaded.close()
+
+
+def load_version(ctx: ModelContext, backend: Backend, *, auto_complete: bool) -> PreparedModel:
+    """Open the model, complete and check its config, make its instances and warm them up.
+
+    On failure everything that was opened is closed again.
+
+    Raises:
+        BiremeError: why the version cannot serve.
+    """
+    start_ns = time.monotonic_ns()
+    with ExitStack() as undo:
+        loaded = backend.load(ctx)
+        undo.callback(loaded.close)
+        config = ctx.config
+        if auto_complete:
+            config = apply_autocomplete(config, loaded.complete_config(config))
+        validate(config, name=ctx.name, require_io=True)
+        loaded.check_config(config)
+        prepared = PreparedModel(ctx.name, ctx.version, config, loaded, BatchPlan(config), [])
+        for placement, passive in placements(config):
+            instance = loaded.create_instance(placement)
+            undo.callback(instance.close)
+            if not hasattr(instance, "execute"):
+                raise Internal(f"backend '{backend.name}' made an instance that takes no tensors")
+            if passive:
+                prepared.passive.append(instance)
+            else:
+                prepared.instances.append((placement, instance))
+        prepared.labels = {
+            output.name: read_labels(ctx.model_dir, output.label_filename)
+            for output in config.output
+            if output.label_filename
+        }
+        run_warmup(config, ctx.model_dir, prepared.plan, [instance for _, instance in prepared.instances])
+        undo.pop_all()
+    prepared.load_duration_ns = time.monotonic_ns() - start_ns
+    return prepared
+
+
+def placements(config: ModelConfig) -> Iterator[tuple[Placement, bool]]:
+    """Yield where each instance of ``config`` runs, and whether it is passive.
+
+    Instances on different GPUs of one group share their name, as in Triton.
+    """
+    for group in config.instance_group:
+        for device_id in group.gpus or (0,):
+            for index in range(group.count):
+                yield Placement(f"{group.name}_{index}", group.kind, device_id), group.passive
