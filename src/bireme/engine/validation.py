@@ -196,5 +196,8 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=1)
-    return f"; did you mean '{near[0]}'?" if near else f"; the model has {_quoted(list(known))}"
+    by_folded = {other.casefold(): other for other in known}
+    near = get_close_matches(name.casefold(), by_folded, n=1)
+    if near:
+        return f"; did you mean '{by_folded[near[0]]}'?"
+    return f"; the model has {_quoted(by_folded.values())}"
