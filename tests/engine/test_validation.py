@@ -25,9 +25,11 @@ PLAIN = ModelConfig(
 )
 
 
-def request(*tensors: Tensor, outputs: tuple[str, ...] | None = None, id: str = "") -> InferenceRequest:
+def request(
+    *tensors: Tensor, outputs: tuple[str, ...] | None = None, request_id: str = ""
+) -> InferenceRequest:
     return InferenceRequest(
-        "m", {tensor.name: tensor for tensor in tensors}, lambda *_: None, outputs=outputs, id=id
+        "m", {tensor.name: tensor for tensor in tensors}, lambda *_: None, outputs=outputs, id=request_id
     )
 
 
@@ -78,7 +80,7 @@ def test_fault_is_named_with_what_was_expected_and_what_came(
 
 def test_messages_carry_the_request_id() -> None:
     with pytest.raises(InvalidArgument, match=r"^\[request id: 7\] "):
-        RequestValidator(BATCHING).check(request(id="7"))
+        RequestValidator(BATCHING).check(request(request_id="7"))
 
 
 def test_rows_and_key_are_set_for_the_batcher() -> None:

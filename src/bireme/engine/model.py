@@ -215,6 +215,9 @@ class Model:
             results: Results = self._plan.scatter(outputs, requests)
         except Exception as error:  # whatever a framework raises becomes the answer
             results = [self._failure(error)] * len(requests)
+            failed_ns = _now_ns()
+            execution.compute_input_end_ns = execution.compute_input_end_ns or failed_ns
+            execution.compute_output_start_ns = execution.compute_output_start_ns or failed_ns
         execution.compute_end_ns = _now_ns()
         return results
 
@@ -226,8 +229,7 @@ class Model:
 
     def _answer(self, execution: Execution, results: Results) -> None:
         """Count the batch and answer its requests, in order."""
-        if execution.compute_output_start_ns:
-            self._inline.observe(execution.compute_output_start_ns - execution.compute_input_end_ns)
+        self._inline.observe(execution.compute_output_start_ns - execution.compute_input_end_ns)
         self.statistics.finish_execution(execution)
         end_ns = execution.compute_end_ns
         statistics = self.statistics

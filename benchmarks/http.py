@@ -1,0 +1,384 @@
+"""Bireme's HTTP front end against the real Triton and against the bare loop, in one interleaved run.
+
+    python benchmarks/http.py [--rounds 5] [--rows add,big,cpu,off,start,idle]
+
+Needs the lab (``benchmarks/lab/setup``) and, for the CPU-heavy row, a real model (``make demo`` or
+``python examples/vision/build.py`` builds it). Prints one table per row; `docs/performance.md` holds a run's output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from peers import HERE, LAB, Load, Peer, bireme, free_ports, perf_analyzer, program, triton
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(HERE.parent / "tests"))
+import onnx_models
+
+console = Console()
+MODELS = HERE / "models"
+
+
+def median_loads(rounds: int, *measures: Callable[[], Load]) -> list[list[Load]]:
+    """Run the measures in turn, ``rounds`` times; return each one's loads."""
+    loads: list[list[Load]] = [[] for _ in measures]
+    for _ in range(rounds):
+        for results, measure in zip(loads, measures, strict=True):
+            results.append(measure())
+    return loads
+
+
+def ratio(ours: list[float], theirs: list[float]) -> tuple[float, str]:
+    """Return the median of the rounds' ratios and their range as text: rounds pair what ran side by side."""
+    ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    return statistics.median(ratios), f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+
+
+def print_rows(title: str, header: list[str], rows: list[list[str]]) -> None:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for position, name in enumerate(header):
+        table.add_column(name, justify="left" if position == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def onnx_repository(root: Path) -> Path:
+    """The same arithmetic as Triton's reference models, as ONNX: `add` for add_sub, `plus_one` for plus_one_a."""
+    return onnx_models.make_repository(
+        root, {"add": onnx_models.save_add, "plus_one": onnx_models.save_plus_one}
+    )
+
+
+def bench_add(ours: Peer, theirs: Peer, rounds: int) -> None:
+    """FP32[16] + FP32[16]: latency with one client, throughput with sixteen."""
+    rows = []
+    for concurrency in (1, 16):
+        a, b = median_loads(
+            rounds,
+            partial(perf_analyzer, ours, "add", concurrency=concurrency),
+            partial(perf_analyzer, theirs, "add_sub", concurrency=concurrency),
+        )
+        for what, of, goal in (
+            ("mean µs", lambda load: load.mean_us, "≤ 0.45" if concurrency == 1 else ""),
+            ("p99 µs", lambda load: load.p99_us, ""),
+            ("infer/s", lambda load: load.infer_per_s, "≥ 1.4" if concurrency == 16 else ""),
+        ):
+            mine, other = list(map(of, a)), list(map(of, b))
+            middle, spread = ratio(mine, other)
+            rows.append(
+                [
+                    f"{concurrency} client{'s' * (concurrency > 1)}, {what}",
+                    f"{statistics.median(mine):,.0f}",
+                    f"{statistics.median(other):,.0f}",
+                    f"{middle:.2f}",
+                    spread,
+                    goal,
+                ]
+            )
+    print_rows(
+        "FP32[16] add: ONNX on Bireme, Python model on Triton (perf_analyzer, HTTP)",
+        ["", "Bireme", "Triton", "ratio", "range", "goal"],
+        rows,
+    )
+
+
+def bench_big(ours: Peer, theirs: Peer, rounds: int) -> None:
+    """X + 1 at 1 KB, 512 KB and 6 MB with one client."""
+    rows = []
+    for label, num_elements, goal in (
+        ("1 KB", 256, ""),
+        ("512 KB", 131_072, "≤ 0.5"),
+        ("6 MB", 1_572_864, "≤ 0.5"),
+    ):
+        shapes = [f"X:{num_elements}"]
+        a, b = median_loads(
+            rounds,
+            partial(perf_analyzer, ours, "plus_one", shapes=shapes),
+            partial(perf_analyzer, theirs, "plus_one_a", shapes=shapes),
+        )
+        mine, other = [load.mean_us for load in a], [load.mean_us for load in b]
+        middle, spread = ratio(mine, other)
+        rows.append(
+            [
+                label,
+                f"{statistics.median(mine):,.0f}",
+                f"{statistics.median(other):,.0f}",
+                f"{middle:.2f}",
+                spread,
+                goal,
+            ]
+        )
+    print_rows(
+        "FP32[N] + 1, 1 client, mean µs: ONNX on Bireme, Python model on Triton",
+        ["size", "Bireme", "Triton", "ratio", "range", "goal"],
+        rows,
+    )
+
+
+CPU_CONFIG = """
+max_batch_size: 8
+dynamic_batching { }
+"""
+
+
+def bare_loop(model: Path, seconds: float, *, threads: int, intra: int) -> float:
+    """Images per second of ``threads`` loops over one session: what the machine can do without a server."""
+    code = f"""
+import threading, time, numpy as np, onnxruntime as ort
+options = ort.SessionOptions(); options.intra_op_num_threads = {intra}
+session = ort.InferenceSession({str(model)!r}, options, providers=["CPUExecutionProvider"])
+name = session.get_inputs()[0].name
+x = np.random.rand(1, 3, 224, 224).astype(np.float32)
+session.run(None, {{name: x}})
+counts = [0] * {threads}
+end = time.monotonic() + {seconds}
+def loop(i):
+    while time.monotonic() < end:
+        session.run(None, {{name: x}}); counts[i] += 1
+start = time.monotonic()
+workers = [threading.Thread(target=loop, args=(i,)) for i in range({threads})]
+[w.start() for w in workers]; [w.join() for w in workers]
+print(sum(counts) / (time.monotonic() - start))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def bench_cpu(model: Path, rounds: int, root: Path) -> None:
+    """A MobileNet-size classifier (PP-LCNet, 224×224), dynamic batching on, 16 clients, against the bare loop."""
+    folder = root / "heavy" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").symlink_to(model)
+    (folder.parent / "config.pbtxt").write_text(CPU_CONFIG)
+    served: list[float] = []
+    default: list[float] = []
+    parallel: list[float] = []
+    with bireme(root) as ours:
+        shapes = ["x:3,224,224"]
+        for _ in range(rounds):
+            served.append(
+                perf_analyzer(ours, "heavy", concurrency=16, shapes=shapes, window_ms=3000).infer_per_s
+            )
+            default.append(bare_loop(model, 4, threads=1, intra=0))
+            parallel.append(bare_loop(model, 4, threads=2, intra=1))
+    rows = []
+    for label, loop in (
+        ("bare loop, 1 thread × default intra-op threads", default),
+        ("bare loop, 2 threads × 1 intra-op thread", parallel),
+    ):
+        middle, spread = ratio(served, loop)
+        rows.append(
+            [
+                label,
+                f"{statistics.median(served):.1f}",
+                f"{statistics.median(loop):.1f}",
+                f"{middle:.3f}",
+                spread,
+                "≥ 0.95",
+            ]
+        )
+    print_rows(
+        "PP-LCNet 224×224, dynamic batching, 16 clients: images/s",
+        ["against", "Bireme", "loop", "ratio", "range", "goal"],
+        rows,
+    )
+
+
+def bench_off(root: Path, rounds: int) -> None:
+    """What a feature costs when it is off: the default server against itself, and against the feature on."""
+    with (
+        bireme(root) as one,
+        bireme(root) as two,
+        bireme(root, "--access-log=/dev/null", name="access log on") as logged,
+    ):
+        a, b, c = median_loads(
+            rounds,
+            partial(perf_analyzer, one, "add"),
+            partial(perf_analyzer, two, "add"),
+            partial(perf_analyzer, logged, "add"),
+        )
+    base = [load.mean_us for load in a]
+    rows = []
+    for label, loads in (("the same again (noise)", b), ("access log on", c)):
+        mine = [load.mean_us for load in loads]
+        middle, spread = ratio(mine, base)
+        rows.append([label, f"{statistics.median(mine):.1f}", f"{middle:.3f}", spread])
+    print_rows(
+        f"FP32[16] add, 1 client, mean µs against the default server ({statistics.median(base):.1f} µs)",
+        ["server", "mean µs", "ratio", "range"],
+        rows,
+    )
+
+
+def bench_start(rounds: int) -> None:
+    """Seconds from exec to the first 200 on the ready route."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        empty = Path(folder)
+        small = onnx_models.make_repository(Path(folder) / "small", {"add": onnx_models.save_add})
+        (empty / "empty").mkdir()
+        for label, repository, goal in (
+            ("empty repository", empty / "empty", "< 1 s"),
+            ("one small ONNX model", small, "< 2 s"),
+        ):
+            times = []
+            for _ in range(rounds):
+                with bireme(repository) as peer:
+                    times.append(peer.ready_s)
+            rows.append([label, f"{statistics.median(times):.2f} s", f"{max(times):.2f} s", goal])
+    print_rows("Start to ready", ["", "median", "worst", "goal"], rows)
+
+
+def bench_idle(root: Path, seconds: float = 20) -> None:
+    """CPU used by a server that nobody calls, 20 models loaded."""
+    repository = onnx_models.make_repository(
+        root, {f"model_{index}": onnx_models.save_add for index in range(20)}
+    )
+    with bireme(repository) as peer:
+        time.sleep(2)
+        before_s = peer.cpu_s()
+        time.sleep(seconds)
+        share = (peer.cpu_s() - before_s) / seconds
+        memory_mb = peer.rss_mb()
+    print_rows(
+        f"Idle for {seconds:.0f} s, 20 models loaded",
+        ["", "measured", "goal"],
+        [["share of one core", f"{share:.2%}", "< 1 %"], ["resident memory", f"{memory_mb:.0f} MB", ""]],
+    )
+
+
+FASTAPI = """
+import numpy as np, onnxruntime as ort, uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
+session = ort.InferenceSession({model!r}, providers=["CPUExecutionProvider"])
+app = FastAPI()
+class Inputs(BaseModel):
+    INPUT0: list[float]
+    INPUT1: list[float]
+@app.get("/v2/health/ready")
+def ready(): return {{}}
+@app.post("/predict")
+async def predict(inputs: Inputs):
+    feed = {{"INPUT0": np.asarray(inputs.INPUT0, np.float32), "INPUT1": np.asarray(inputs.INPUT1, np.float32)}}
+    total, difference = session.run(None, feed)
+    return {{"OUTPUT0": total.tolist(), "OUTPUT1": difference.tolist()}}
+uvicorn.run(app, host="127.0.0.1", port={port}, log_level="warning", loop="uvloop", http="httptools")
+"""
+
+
+def json_client(port: int, path: str, body: bytes, seconds: float, num_clients: int) -> tuple[float, float]:
+    """Post ``body`` over ``num_clients`` keep-alive sockets; return requests per second and mean microseconds."""
+    import socket
+
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    message = head.encode() + body
+    counts = [0] * num_clients
+    end_s = time.monotonic() + seconds
+
+    def client(index: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while time.monotonic() < end_s:
+                sock.sendall(message)
+                reply = sock.recv(65536)
+                header, _, rest = reply.partition(b"\r\n\r\n")
+                if not header.startswith(b"HTTP/1.1 200"):
+                    raise RuntimeError(reply.decode())
+                length = int(header.lower().split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
+                while len(rest) < length:
+                    rest += sock.recv(65536)
+                counts[index] += 1
+
+    threads = [threading.Thread(target=client, args=(index,)) for index in range(num_clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    per_s = sum(counts) / seconds
+    return per_s, 1e6 * num_clients / per_s
+
+
+def bench_json(ours: Peer, root: Path, rounds: int) -> None:
+    """The same add as plain JSON, against FastAPI + onnxruntime."""
+    (port,) = free_ports(1)
+    code = FASTAPI.format(model=str(root / "add" / "1" / "model.onnx"), port=port)
+    values = np.arange(16, dtype=np.float32).tolist()
+    plain = json.dumps({"INPUT0": values, "INPUT1": values}).encode()
+    tensors = [
+        {"name": name, "datatype": "FP32", "shape": [16], "data": values} for name in ("INPUT0", "INPUT1")
+    ]
+    v2 = json.dumps({"inputs": tensors}).encode()
+    rows = []
+    with program("FastAPI", [str(LAB / "fastapi" / "bin" / "python"), "-c", code], port) as theirs:
+        for num_clients in (1, 8):
+            mine, other = [], []
+            for _ in range(rounds):
+                mine.append(json_client(ours.port, "/v2/models/add/infer", v2, 2, num_clients)[0])
+                other.append(json_client(theirs.port, "/predict", plain, 2, num_clients)[0])
+            middle, spread = ratio(mine, other)
+            rows.append(
+                [
+                    f"{num_clients} client{'s' * (num_clients > 1)}",
+                    f"{statistics.median(mine):,.0f}",
+                    f"{statistics.median(other):,.0f}",
+                    f"{middle:.2f}",
+                    spread,
+                ]
+            )
+    print_rows(
+        "FP32[16] add as JSON, requests/s: Bireme against FastAPI + onnxruntime (uvloop, httptools)",
+        ["", "Bireme", "FastAPI", "ratio", "range"],
+        rows,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", default="add,big,json,cpu,off,start,idle")
+    parser.add_argument(
+        "--heavy-model", type=Path, help="an ONNX image classifier with input x [B,3,224,224]"
+    )
+    args = parser.parse_args()
+    rows = args.rows.split(",")
+    console.print(
+        f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, {args.rounds} interleaved rounds\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        root = onnx_repository(Path(folder) / "onnx")
+        if {"add", "big", "json"} & set(rows):
+            with bireme(root) as ours, triton(MODELS) as theirs:
+                if "add" in rows:
+                    bench_add(ours, theirs, args.rounds)
+                if "big" in rows:
+                    bench_big(ours, theirs, args.rounds)
+                if "json" in rows and (LAB / "fastapi").exists():
+                    bench_json(ours, root, args.rounds)
+        if "cpu" in rows and args.heavy_model:
+            bench_cpu(args.heavy_model.resolve(), args.rounds, Path(folder) / "cpu")
+        if "off" in rows:
+            bench_off(root, args.rounds)
+        if "start" in rows:
+            bench_start(args.rounds)
+        if "idle" in rows:
+            bench_idle(Path(folder) / "idle")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,393 @@
+"""Model: every accepted request is answered exactly once, at the right time, and counted where it belongs."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bireme.backends.interface import ModelContext
+from bireme.config import ModelConfig
+from bireme.config.model_config import (
+    ModelDynamicBatching,
+    ModelInput,
+    ModelInstanceGroup,
+    ModelOutput,
+    ModelQueuePolicy,
+)
+from bireme.engine.loading import load_version
+from bireme.engine.model import Model
+from bireme.engine.timer import DeadlineTimer
+from bireme.telemetry import ModelStatistics
+from bireme.testing import FakeBackend
+from bireme.types import (
+    BackendFailed,
+    Cancelled,
+    InferenceRequest,
+    InferenceResponse,
+    InvalidArgument,
+    QueueFull,
+    RequestTimedOut,
+    Tensor,
+    Unavailable,
+)
+
+
+def config(
+    *, batching: ModelDynamicBatching | None = None, max_batch_size: int = 0, count: int = 1
+) -> ModelConfig:
+    return ModelConfig(
+        name="m",
+        backend="fake",
+        max_batch_size=max_batch_size,
+        input=(ModelInput("X", "TYPE_FP32", dims=(2,)),),
+        output=(ModelOutput("Y", "TYPE_FP32", dims=(2,)),),
+        instance_group=(ModelInstanceGroup("m", "KIND_CPU", count),),
+        dynamic_batching=batching,
+    )
+
+
+class Harness:
+    """One model over a fake backend, and what was answered, in order."""
+
+    def __init__(self, model: Model, backend: FakeBackend, timer: DeadlineTimer) -> None:
+        self.model = model
+        self.backend = backend
+        self.timer = timer
+        self.answers: list[tuple[str, InferenceResponse]] = []
+
+    def send(
+        self, request_id: str, rows: int | None = None, value: float = 0.0, **options: int
+    ) -> InferenceRequest:
+        shape = (2,) if rows is None else (rows, 2)
+        tensor = Tensor.from_numpy("X", np.full(shape, value, np.float32))
+        request = InferenceRequest("m", {"X": tensor}, self._respond, id=request_id, **options)
+        self.model.enqueue(request)
+        return request
+
+    def _respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        self.answers.append((request.id, response))
+
+    @property
+    def answered(self) -> list[str]:
+        return [request_id for request_id, _ in self.answers]
+
+    def error(self, request_id: str) -> Exception | None:
+        (found,) = [response.error for answered, response in self.answers if answered == request_id]
+        return found
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110 - the condition changes on other threads
+                await asyncio.sleep(0.001)
+
+    async def until_executing(self, count: int = 1) -> None:
+        await self.until(lambda: self.backend.num_executing == count)
+
+    async def settle(self) -> None:
+        self.backend.gate.set()
+        await self.until(lambda: self.model.num_in_flight == 0)
+
+
+def run(
+    scenario: Callable[[Harness], Awaitable[None]],
+    model_config: ModelConfig,
+    backend: FakeBackend | None = None,
+) -> None:
+    """Run ``scenario`` over a fresh model; afterwards everything must be closed and the books must balance."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        fake = backend or FakeBackend()
+        ctx = ModelContext("m", 1, Path(), Path(), model_config)
+        prepared = load_version(ctx, fake, auto_complete=False)
+        timer = DeadlineTimer(loop)
+        statistics = ModelStatistics("m", 1)
+        harness = Harness(Model(prepared, loop=loop, timer=timer, statistics=statistics), fake, timer)
+        try:
+            await scenario(harness)
+        finally:
+            fake.gate.set()
+            await harness.model.drain_and_close()
+            timer.close()
+
+        assert fake.num_open_instances == fake.num_open_models == 0
+        assert len(set(harness.answered)) == len(harness.answered)
+        assert statistics.num_accepted == statistics.num_succeeded + sum(statistics.failures.values())
+
+    asyncio.run(main())
+
+
+def test_request_is_answered_with_the_models_outputs() -> None:
+    async def scenario(h: Harness) -> None:
+        h.send("a", value=3)
+        await h.settle()
+        (response,) = [response for _, response in h.answers]
+
+        assert response.error is None
+        assert (response.model_name, response.model_version, response.id, response.final) == (
+            "m",
+            1,
+            "a",
+            True,
+        )
+        assert response.outputs[0].to_numpy().tolist() == [3, 3]
+
+    run(scenario, config())
+
+
+def test_invalid_request_is_refused_before_it_is_counted() -> None:
+    async def scenario(h: Harness) -> None:
+        with pytest.raises(InvalidArgument, match="unexpected shape"):
+            h.send("a", rows=3)
+
+        assert h.model.statistics.num_accepted == 0
+
+    run(scenario, config())
+
+
+def test_what_arrives_in_one_loop_iteration_forms_one_batch() -> None:
+    async def scenario(h: Harness) -> None:
+        for index in range(5):
+            h.send(str(index), rows=1, value=index)
+        await h.settle()
+
+        assert [shapes["X"] for shapes in h.backend.batches] == [(4, 2), (1, 2)]
+        assert [r.outputs[0].to_numpy()[0, 0] for _, r in sorted(h.answers)] == [0, 1, 2, 3, 4]
+
+    run(scenario, config(batching=ModelDynamicBatching((4,)), max_batch_size=4))
+
+
+def test_queue_limit_is_exact_and_running_requests_do_not_count() -> None:
+    policy = ModelQueuePolicy(max_queue_size=2)
+
+    async def scenario(h: Harness) -> None:
+        h.backend.gate.clear()
+        h.send("running", rows=1)
+        await h.until_executing()
+        h.send("waits 1", rows=1)
+        h.send("waits 2", rows=1)
+        with pytest.raises(QueueFull, match="Exceeds maximum queue size"):
+            h.send("refused", rows=1)
+        await h.settle()
+
+        assert h.answered == ["running", "waits 1", "waits 2"]
+        assert h.model.statistics.failures["REJECTED"] == 1
+
+    run(scenario, config(batching=ModelDynamicBatching((1,), default_queue_policy=policy), max_batch_size=1))
+
+
+def test_queue_timeout_fires_while_the_instance_is_busy() -> None:
+    policy = ModelQueuePolicy(default_timeout_microseconds=40_000, allow_timeout_override=True)
+
+    async def scenario(h: Harness) -> None:
+        h.backend.gate.clear()
+        h.send("running", rows=1)
+        await h.until_executing()
+        h.send("default", rows=1)
+        h.send("sooner", rows=1, timeout_us=10_000)
+        await h.until(lambda: len(h.answers) == 2)
+
+        assert h.answered == ["sooner", "default"]
+        assert isinstance(h.error("sooner"), RequestTimedOut)
+        assert h.backend.num_executing == 1
+        await h.settle()
+
+        assert h.error("running") is None
+
+    run(scenario, config(batching=ModelDynamicBatching((1,), default_queue_policy=policy), max_batch_size=1))
+
+
+def test_delayed_request_runs_after_its_timeout() -> None:
+    policy = ModelQueuePolicy(timeout_action="DELAY", default_timeout_microseconds=1000)
+
+    async def scenario(h: Harness) -> None:
+        h.backend.gate.clear()
+        h.send("running", rows=1)
+        await h.until_executing()
+        h.send("delayed", rows=1)
+        await asyncio.sleep(0.003)
+        h.send("fresh", rows=1)
+        await h.settle()
+
+        assert h.answered == ["running", "fresh", "delayed"]
+        assert all(response.error is None for _, response in h.answers)
+
+    run(scenario, config(batching=ModelDynamicBatching((1,), default_queue_policy=policy), max_batch_size=1))
+
+
+def test_partial_batch_leaves_after_the_queue_delay() -> None:
+    batching = ModelDynamicBatching((4,), max_queue_delay_microseconds=2000)
+
+    async def scenario(h: Harness) -> None:
+        h.send("a", rows=1)
+        await asyncio.sleep(0)
+        h.send("b", rows=1)
+        await h.settle()
+
+        assert [shapes["X"] for shapes in h.backend.batches] == [(2, 2)]
+        assert h.answers[0][1].error is None
+
+    run(scenario, config(batching=batching, max_batch_size=4))
+
+
+def test_cancelled_request_never_runs_and_is_answered_at_once() -> None:
+    async def scenario(h: Harness) -> None:
+        h.backend.gate.clear()
+        running = h.send("running")
+        await h.until_executing()
+        waiting = h.send("waiting")
+        h.model.cancel(waiting)
+        h.model.cancel(waiting)
+
+        assert isinstance(h.error("waiting"), Cancelled)
+        h.model.cancel(running)
+        assert running.cancelled
+        await h.settle()
+
+        assert len(h.backend.batches) == 1
+        assert h.model.statistics.failures["CANCELED"] == 1
+        assert h.model.statistics.num_succeeded == 1
+
+    run(scenario, config())
+
+
+def test_failed_execution_answers_the_batch_and_the_model_goes_on() -> None:
+    async def scenario(h: Harness) -> None:
+        h.backend.execute_error = ValueError("no such weight")
+        h.send("a", rows=1)
+        h.send("b", rows=1)
+        await h.settle()
+        h.backend.execute_error = None
+        h.send("c", rows=1)
+        await h.settle()
+
+        assert isinstance(h.error("a"), BackendFailed)
+        assert "model 'm' version 1 failed: no such weight" in str(h.error("b"))
+        assert h.error("c") is None
+        assert h.model.statistics.failures["BACKEND"] == 2
+
+    run(scenario, config(batching=ModelDynamicBatching((4,)), max_batch_size=4))
+
+
+def test_a_caller_that_fails_to_take_its_answer_costs_nobody_else_theirs() -> None:
+    async def scenario(h: Harness) -> None:
+        bad = InferenceRequest(
+            "m", {"X": Tensor.from_numpy("X", np.zeros((1, 2), np.float32))}, lambda *_: 1 / 0, id="bad"
+        )
+        h.model.enqueue(bad)
+        h.send("good", rows=1)
+        await h.settle()
+
+        assert h.answered == ["good"]
+
+    run(scenario, config(batching=ModelDynamicBatching((4,)), max_batch_size=4))
+
+
+def test_responses_keep_the_order_of_arrival_over_two_instances() -> None:
+    first_may_end = asyncio.Event()
+
+    def slow_for_zero(inputs):
+        if inputs["X"][0, 0] == 0:
+            asyncio.run_coroutine_threadsafe(first_may_end.wait(), loop).result(5)
+        return {"Y": inputs["X"]}
+
+    async def scenario(h: Harness) -> None:
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        h.send("first", rows=1, value=0)
+        await h.until_executing()
+        h.send("second", rows=1, value=1)
+        await h.until(lambda: len(h.backend.batches) == 2 and h.backend.num_executing == 1)
+        await asyncio.sleep(0.005)
+
+        assert h.answered == []
+        first_may_end.set()
+        await h.settle()
+
+        assert h.answered == ["first", "second"]
+
+    loop = None
+    batching = ModelDynamicBatching((1,), preserve_ordering=True)
+    run(scenario, config(batching=batching, max_batch_size=1, count=2), FakeBackend(slow_for_zero))
+
+
+def test_draining_model_finishes_what_it_accepted_and_takes_no_more() -> None:
+    async def scenario(h: Harness) -> None:
+        h.backend.gate.clear()
+        h.send("running")
+        await h.until_executing()
+        h.send("waiting")
+        draining = asyncio.ensure_future(h.model.drain_and_close())
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="has stopped accepting"):
+            h.send("late")
+        h.backend.gate.set()
+        await asyncio.wait_for(draining, 5)
+
+        assert h.answered == ["running", "waiting"]
+
+    run(scenario, config())
+
+
+def test_instances_run_in_parallel_and_none_runs_twice_at_once() -> None:
+    async def scenario(h: Harness) -> None:
+        h.backend.gate.clear()
+        for index in range(5):
+            h.send(str(index))
+        await h.until_executing(3)
+        await h.settle()
+
+        assert h.backend.max_executing == 3
+
+    run(scenario, config(count=3))
+
+
+def test_a_model_that_may_run_inline_leaves_its_thread_once_it_is_known_to_be_fast() -> None:
+    async def scenario(h: Harness) -> None:
+        h.model._may_run_inline = True
+        for index in range(40):
+            h.send(str(index))
+            await h.until(lambda index=index: len(h.answers) == index + 1)
+        assert h.model.queue_statistics()["inline"]
+        h.send("inline")
+
+        assert h.answered[-1] == "inline"
+
+    run(scenario, config(), FakeBackend(lambda inputs: {"Y": inputs["X"]}))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_under_a_storm_every_request_is_answered_once_with_its_own_answer(seed: int) -> None:
+    policy = ModelQueuePolicy(default_timeout_microseconds=1500, max_queue_size=40)
+    rng = random.Random(seed)
+
+    def fails_now_and_then(inputs):
+        if rng.random() < 0.1:
+            raise RuntimeError("now and then")
+        return {"Y": inputs["X"] + 1}
+
+    async def scenario(h: Harness) -> None:
+        sent: list[InferenceRequest] = []
+        refused = 0
+        for index in range(600):
+            try:
+                sent.append(h.send(str(index), rows=rng.choice([1, 1, 2, 3]), value=index))
+            except QueueFull:
+                refused += 1
+            if rng.random() < 0.1 and sent:
+                h.model.cancel(rng.choice(sent))
+            if rng.random() < 0.3:
+                await asyncio.sleep(0)
+        await h.settle()
+
+        assert sorted(h.answered) == sorted(request.id for request in sent)
+        assert h.model.statistics.num_accepted == len(sent) + refused
+        for request_id, response in h.answers:
+            if response.error is None:
+                assert (response.outputs[0].to_numpy() == int(request_id) + 1).all()
+
+    batching = ModelDynamicBatching((4,), max_queue_delay_microseconds=200, default_queue_policy=policy)
+    run(scenario, config(batching=batching, max_batch_size=4, count=2), FakeBackend(fails_now_and_then))
