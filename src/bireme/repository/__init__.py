@@ -1,1 +1,28 @@
-"""TODO"""
+"""Model repositories: storage, layout, versions, what has changed, and the config that a load starts with."""
+
+from bireme.repository.catalogue import Catalogue, Snapshot
+from bireme.repository.configuration import ConfigRules, read_config
+from bireme.repository.fingerprint import Fingerprint, take_fingerprint, version_of_path
+from bireme.repository.layout import check_model_name, describe_policy, select_versions
+from bireme.repository.override import write_override
+from bireme.repository.polling import Changes, PollTracker
+from bireme.repository.storage import LocalStorage, ModelDirectory, Storage
+
+__all__ = [
+    "Catalogue",
+    "Changes",
+    "ConfigRules",
+    "Fingerprint",
+    "LocalStorage",
+    "ModelDirectory",
+    "PollTracker",
+    "Snapshot",
+    "Storage",
+    "check_model_name",
+    "describe_policy",
+    "read_config",
+    "select_versions",
+    "take_fingerprint",
+    "version_of_path",
+    "write_override",
+]

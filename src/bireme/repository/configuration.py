@@ -1,0 +1,69 @@
+"""From a model directory to the normalised config that a load starts with, before any backend has seen the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bireme.config import (
+    ModelConfig,
+    complete_backend,
+    normalise,
+    normalise_instance_groups,
+    parse_json,
+    parse_text,
+    validate,
+)
+from bireme.repository.layout import config_path
+from bireme.types import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRules:
+    """The server's settings that decide how every model's config is read."""
+
+    config_name: str = ""
+    """``--model-config-name``"""
+    auto_complete: bool = True
+    """False (``--disable-auto-complete-config``): a config file is mandatory and complete by itself."""
+    num_gpus: int = 0
+
+
+def read_config(
+    name: str, model_dir: Path, version_dir: Path | None, rules: ConfigRules, override: str | None = None
+) -> ModelConfig:
+    """Return the config of model ``name``: parsed, backend found, defaults filled in, rules checked.
+
+    ``version_dir`` is where the backend's model file is looked for when the config does not name one. ``override`` is
+    a whole ModelConfig as JSON that takes the place of the file.
+
+    Raises:
+        InvalidArgument: names the file or the override, the field, what was found and what is expected.
+    """
+    config = _parse(name, model_dir, rules, override)
+    config = normalise(complete_backend(config, name, version_dir))
+    if not config.name:
+        config = replace(config, name=name)
+    validate(config, name=name, require_io=not rules.auto_complete)
+    return normalise_instance_groups(config, num_gpus=rules.num_gpus)
+
+
+def _parse(name: str, model_dir: Path, rules: ConfigRules, override: str | None) -> ModelConfig:
+    if override is not None:
+        try:
+            return parse_json(override, "config override")
+        except InvalidArgument as error:
+            raise InvalidArgument(f"Invalid config override: {error.message}") from error
+    path = config_path(model_dir, rules.config_name)
+    try:
+        return parse_text(path.read_text("utf-8"), path)
+    except FileNotFoundError:
+        if rules.auto_complete:
+            return ModelConfig()
+        raise InvalidArgument(
+            f"model '{name}' has no config file: '{path}' is mandatory while auto-completion is disabled"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{path}: the config file is not UTF-8 text: {error}") from error
+    except OSError as error:
+        raise InvalidArgument(f"cannot read the config of model '{name}': {error}") from error
