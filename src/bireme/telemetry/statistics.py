@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from bireme.scheduling.interface import CloseReason
 from bireme.telemetry.histogram import (
@@ -25,6 +25,7 @@ from bireme.telemetry.histogram import (
     Histogram,
     bounds_in_ns,
 )
+from bireme.telemetry.observer import RequestObserver
 from bireme.types import Execution, InferenceRequest
 
 FAILURE_REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
@@ -35,23 +36,6 @@ PHASES: Final = ("request", "queue", "compute_input", "compute_infer", "compute_
 
 _DEFAULT_BOUNDS_NS: Final = bounds_in_ns(DEFAULT_BOUNDS_SECONDS, NS_PER_SECOND, where="default buckets")
 _NO_BOUNDS: Final[Mapping[str, Sequence[int]]] = MappingProxyType({})
-
-
-class Observer(Protocol):
-    """Optional further measurements of every request; None is the cheap case."""
-
-    def on_success(
-        self,
-        request_ns: int,
-        queue_ns: int,
-        compute_input_ns: int,
-        compute_infer_ns: int,
-        compute_output_ns: int,
-    ) -> None:
-        """See the phases of one successful request."""
-
-    def on_failure(self, request_ns: int) -> None:
-        """See one request that was answered with an error."""
 
 
 class ModelStatistics:
@@ -65,7 +49,6 @@ class ModelStatistics:
         "_closed",
         "_failures",
         "_last_compute_end_ns",
-        "_observer",
         "compute_infer",
         "compute_input",
         "compute_output",
@@ -80,6 +63,7 @@ class ModelStatistics:
         "num_executing",
         "num_pending",
         "num_succeeded",
+        "observer",
         "queue",
         "request",
         "version",
@@ -93,7 +77,7 @@ class ModelStatistics:
         labels: Mapping[str, str] = MappingProxyType({}),
         max_batch_size: int = 0,
         bounds_ns: Mapping[str, Sequence[int]] = _NO_BOUNDS,
-        observer: Observer | None = None,
+        observer: RequestObserver | None = None,
     ) -> None:
         """Start at zero.
 
@@ -125,7 +109,8 @@ class ModelStatistics:
         self._closed = {reason.value: 0 for reason in CloseReason}
         self._batches: dict[int, list[int]] = {}  # rows → [executions, input ns, infer ns, output ns]
         self._last_compute_end_ns = 0
-        self._observer = observer
+        self.observer = observer
+        """Measurements that are off by default; None: all of them are off."""
 
     def accept(self) -> None:
         """Count a request that passed validation; it is pending now."""
@@ -173,8 +158,8 @@ class ModelStatistics:
         self.compute_input.observe(input_ns)
         self.compute_infer.observe(infer_ns)
         self.compute_output.observe(output_ns)
-        if self._observer is not None:
-            self._observer.on_success(request_ns, queue_ns, input_ns, infer_ns, output_ns)
+        if self.observer is not None:
+            self.observer.on_success(end_ns, request_ns, queue_ns, input_ns, infer_ns, output_ns)
 
     def fail(self, reason: str, duration_ns: int, *, was_pending: bool) -> None:
         """Count a request as failed for ``reason`` (of `FAILURE_REASONS`) ``duration_ns`` after its start.
@@ -187,8 +172,8 @@ class ModelStatistics:
             self.num_executing -= 1
         self._failures[reason] += 1
         self.failure_ns += duration_ns
-        if self._observer is not None:
-            self._observer.on_failure(duration_ns)
+        if self.observer is not None:
+            self.observer.on_failure(duration_ns)
 
     @property
     def num_failed(self) -> int:
