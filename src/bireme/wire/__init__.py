@@ -1,1 +1,1 @@
-"""TODO"""
+"""Pure codecs: bytes ⇄ requests. No sockets, no asyncio, no clock."""
