@@ -1,7 +1,7 @@
 """ModelConfig: the frozen form of ``config.pbtxt``, one class per message, named and shaped as in the ``.proto``.
 
 Enums are their names (``"TYPE_FP32"``, ``"KIND_CPU"``, ``"REJECT"``). An absent sub-message is None; an absent scalar
-has the proto's default. Maps are dicts that nobody changes. `bireme.config.load` makes these from text or JSON.
+has the proto's default. Maps are dicts that nobody changes. `parse_text` and `parse_json` make these.
 
 Source: Triton ``model_config.proto``.
 """
@@ -14,16 +14,20 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LatestPolicy:
+    """The highest versions, so many of them."""
+
     num_versions: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class AllPolicy:
-    pass
+    """Every version."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecificPolicy:
+    """The versions listed."""
+
     versions: tuple[int, ...] = ()
 
 
@@ -38,11 +42,15 @@ class ModelVersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelTensorReshape:
+    """What the backend sees where clients see ``dims``."""
+
     shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
+    """A tensor that requests bring."""
+
     name: str = ""
     data_type: str = "TYPE_INVALID"
     format: str = "FORMAT_NONE"
@@ -56,6 +64,8 @@ class ModelInput:
 
 @dataclass(frozen=True, slots=True)
 class ModelOutput:
+    """A tensor that responses bring."""
+
     name: str = ""
     data_type: str = "TYPE_INVALID"
     dims: tuple[int, ...] = ()
@@ -67,6 +77,8 @@ class ModelOutput:
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
+    """A tensor that the server makes for each batch."""
+
     kind: str = "BATCH_ELEMENT_COUNT"
     target_name: tuple[str, ...] = ()
     data_type: str = "TYPE_INVALID"
@@ -75,6 +87,8 @@ class BatchInput:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutput:
+    """An output made for the batch as a whole, to be cut up again."""
+
     target_name: tuple[str, ...] = ()
     kind: str = "BATCH_SCATTER_WITH_INPUT_SHAPE"
     source_input: tuple[str, ...] = ()
@@ -82,6 +96,8 @@ class BatchOutput:
 
 @dataclass(frozen=True, slots=True)
 class RateLimiterResource:
+    """Something that an instance holds while it runs."""
+
     name: str = ""
     global_: bool = False
     """Field ``global`` of the proto (a Python keyword)."""
@@ -90,18 +106,24 @@ class RateLimiterResource:
 
 @dataclass(frozen=True, slots=True)
 class ModelRateLimiter:
+    """What an instance needs to run, and how urgently."""
+
     resources: tuple[RateLimiterResource, ...] = ()
     priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SecondaryDevice:
+    """An accelerator beside the GPU."""
+
     kind: str = "KIND_NVDLA"
     device_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInstanceGroup:
+    """A number of like instances."""
+
     name: str = ""
     kind: str = "KIND_AUTO"
     count: int = 0
@@ -115,6 +137,8 @@ class ModelInstanceGroup:
 
 @dataclass(frozen=True, slots=True)
 class ModelQueuePolicy:
+    """How long, and how many, requests may wait."""
+
     timeout_action: str = "REJECT"
     default_timeout_microseconds: int = 0
     allow_timeout_override: bool = False
@@ -123,6 +147,8 @@ class ModelQueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelDynamicBatching:
+    """Batches made of whatever requests wait."""
+
     preferred_batch_size: tuple[int, ...] = ()
     max_queue_delay_microseconds: int = 0
     preserve_ordering: bool = False
@@ -134,6 +160,8 @@ class ModelDynamicBatching:
 
 @dataclass(frozen=True, slots=True)
 class SequenceControl:
+    """What a control tensor tells the model."""
+
     kind: str = "CONTROL_SEQUENCE_START"
     int32_false_true: tuple[int, ...] = ()
     fp32_false_true: tuple[float, ...] = ()
@@ -143,12 +171,16 @@ class SequenceControl:
 
 @dataclass(frozen=True, slots=True)
 class SequenceControlInput:
+    """A tensor that tells the model where in its sequence a request is."""
+
     name: str = ""
     control: tuple[SequenceControl, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class InitialState:
+    """A state's value at the start of a sequence; data is one of ``zero_data`` and ``data_file``."""
+
     data_type: str = "TYPE_INVALID"
     dims: tuple[int, ...] = ()
     zero_data: bool | None = None
@@ -158,6 +190,8 @@ class InitialState:
 
 @dataclass(frozen=True, slots=True)
 class SequenceState:
+    """A tensor that the server carries from one request of a sequence to the next."""
+
     input_name: str = ""
     output_name: str = ""
     data_type: str = "TYPE_INVALID"
@@ -169,12 +203,16 @@ class SequenceState:
 
 @dataclass(frozen=True, slots=True)
 class StrategyDirect:
+    """Each sequence has a row of the batch."""
+
     max_queue_delay_microseconds: int = 0
     minimum_slot_utilization: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyOldest:
+    """Batches of the oldest requests of all sequences."""
+
     max_candidate_sequences: int = 0
     preferred_batch_size: tuple[int, ...] = ()
     max_queue_delay_microseconds: int = 0
@@ -183,6 +221,8 @@ class StrategyOldest:
 
 @dataclass(frozen=True, slots=True)
 class ModelSequenceBatching:
+    """Requests of one sequence go to one instance; the strategy is one of ``direct`` and ``oldest``."""
+
     direct: StrategyDirect | None = None
     oldest: StrategyOldest | None = None
     max_sequence_idle_microseconds: int = 0
@@ -193,6 +233,8 @@ class ModelSequenceBatching:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleStep:
+    """One model of an ensemble; maps go from its tensors' names to the ensemble's."""
+
     model_name: str = ""
     model_version: int = 0
     input_map: Mapping[str, str] = field(default_factory=dict)
@@ -202,17 +244,23 @@ class EnsembleStep:
 
 @dataclass(frozen=True, slots=True)
 class ModelEnsembling:
+    """A graph of models."""
+
     step: tuple[EnsembleStep, ...] = ()
     max_inflight_requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelParameter:
+    """A value that the backend understands."""
+
     string_value: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupInput:
+    """A tensor of a warm-up request; data is one of the last three."""
+
     data_type: str = "TYPE_INVALID"
     dims: tuple[int, ...] = ()
     zero_data: bool | None = None
@@ -222,6 +270,8 @@ class WarmupInput:
 
 @dataclass(frozen=True, slots=True)
 class ModelWarmup:
+    """A request that is run before the model is ready."""
+
     name: str = ""
     batch_size: int = 0
     inputs: Mapping[str, WarmupInput] = field(default_factory=dict)
@@ -230,69 +280,95 @@ class ModelWarmup:
 
 @dataclass(frozen=True, slots=True)
 class ModelOperations:
+    """Libraries of custom operators."""
+
     op_library_filename: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTransactionPolicy:
+    """How many responses a request has."""
+
     decoupled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryAgent:
+    """A plug-in that acts on a model as it loads."""
+
     name: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRepositoryAgents:
+    """Agents, in the order in which they act."""
+
     agents: tuple[RepositoryAgent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResponseCache:
+    """Whether responses are kept for equal requests."""
+
     enable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MetricIdentifier:
+    """Which metric a control is about."""
+
     family: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramOptions:
+    """Upper bounds of a histogram's buckets."""
+
     buckets: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MetricControl:
+    """Options of one metric."""
+
     metric_identifier: MetricIdentifier | None = None
     histogram_options: HistogramOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMetrics:
+    """Options of the model's metrics."""
+
     metric_control: tuple[MetricControl, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizationGraph:
+    """How far the backend optimises the model's graph."""
+
     level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSpecShape:
+    """Dims of one input."""
+
     dim: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GraphLowerBound:
+    """The smallest request that a CUDA graph serves."""
+
     batch_size: int = 0
     input: Mapping[str, GraphSpecShape] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSpec:
+    """A CUDA graph to capture."""
+
     batch_size: int = 0
     input: Mapping[str, GraphSpecShape] = field(default_factory=dict)
     graph_lower_bound: GraphLowerBound | None = None
@@ -300,6 +376,8 @@ class GraphSpec:
 
 @dataclass(frozen=True, slots=True)
 class OptimizationCuda:
+    """CUDA hints."""
+
     graphs: bool = False
     busy_wait_events: bool = False
     graph_spec: tuple[GraphSpec, ...] = ()
@@ -308,23 +386,31 @@ class OptimizationCuda:
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
+    """An execution provider and its parameters."""
+
     name: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionAccelerators:
+    """Execution providers, in the order in which they are tried."""
+
     gpu_execution_accelerator: tuple[Accelerator, ...] = ()
     cpu_execution_accelerator: tuple[Accelerator, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedMemoryBuffer:
+    """Whether page-locked memory is used for copies to and from a GPU."""
+
     enable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOptimizationPolicy:
+    """Hints to the backend."""
+
     graph: OptimizationGraph | None = None
     priority: str = "PRIORITY_DEFAULT"
     cuda: OptimizationCuda | None = None

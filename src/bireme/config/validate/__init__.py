@@ -1,0 +1,39 @@
+"""Every rule that a config must obey. A rule is a generator of faults; no rule stops another from being looked at."""
+
+from __future__ import annotations
+
+from bireme.config.faults import summarise
+from bireme.config.model_config import ModelConfig
+from bireme.config.validate import batching, ensembles, general, instance_groups, sequences, tensors, warmup
+from bireme.types.errors import InvalidArgument
+
+
+def find_faults(config: ModelConfig, *, name: str, require_io: bool, num_gpus: int = 0) -> list[str]:
+    """Return all violated rules, each with the model, the field, what it holds and what it may hold.
+
+    Args:
+        config: with its backend known (`complete_backend`) and defaults filled in (`normalise`).
+        name: of the model's directory.
+        require_io: inputs and outputs must be complete; False while a backend may still complete them.
+        num_gpus: GPUs of this machine.
+    """
+    return [
+        *general.find_faults(config, name),
+        *batching.find_faults(config),
+        *sequences.find_faults(config),
+        *ensembles.find_faults(config),
+        *instance_groups.find_faults(config, num_gpus),
+        *tensors.find_faults(config, is_complete=require_io),
+        *warmup.find_faults(config),
+    ]
+
+
+def validate(config: ModelConfig, *, name: str, require_io: bool, num_gpus: int = 0) -> None:
+    """Check every rule; arguments as of `find_faults`.
+
+    Raises:
+        InvalidArgument: at least one is violated; the message holds all.
+    """
+    found = find_faults(config, name=name, require_io=require_io, num_gpus=num_gpus)
+    if found:
+        raise InvalidArgument(summarise(found))

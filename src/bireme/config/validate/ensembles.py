@@ -1,0 +1,104 @@
+"""Rules on an ensemble that can be checked without its composing models: the steps and the flow between them.
+
+Source: Triton ``model_config_utils.cc`` (ValidateEnsembleSchedulingConfig, BuildEnsembleGraph).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bireme.config.backend_rules import ENSEMBLE_PLATFORM
+from bireme.config.model_config import EnsembleStep, ModelConfig, ModelEnsembling
+
+
+def find_faults(config: ModelConfig) -> Iterator[str]:
+    """Yield the faults of ``ensemble_scheduling``."""
+    ensemble = config.ensemble_scheduling
+    if ensemble is None:
+        return
+    name = config.name
+    if config.platform != ENSEMBLE_PLATFORM:
+        yield (
+            f"ensemble scheduling cannot be set for model '{name}' whose platform is not {ENSEMBLE_PLATFORM}: "
+            f"'platform' is '{config.platform}'"
+        )
+    if config.instance_group:
+        yield f"instance group should not be specified for ensemble '{name}'"
+    if config.optimization is not None:
+        yield f"optimization should not be specified for ensemble '{name}'"
+    if config.model_warmup:
+        yield f"model_warmup can not be specified for ensemble '{name}'"
+    if not ensemble.step:
+        yield f"must specify 'step' for ensemble '{name}'"
+        return
+    for index, step in enumerate(ensemble.step):
+        for field in ("model_name", "input_map", "output_map"):
+            if not getattr(step, field):
+                yield f"must specify '{field}' in step {index} of ensemble '{name}'"
+    yield from _multiple_writers(ensemble, name)
+    yield from _flow(config, ensemble)
+
+
+def _multiple_writers(ensemble: ModelEnsembling, name: str) -> Iterator[str]:
+    writers: dict[str, int] = {}
+    for index, step in enumerate(ensemble.step):
+        for tensor in step.output_map.values():
+            if tensor in writers:
+                yield (
+                    f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{name}' step "
+                    f"{index}: step {writers[tensor]} writes it already"
+                )
+            writers.setdefault(tensor, index)
+
+
+def _flow(config: ModelConfig, ensemble: ModelEnsembling) -> Iterator[str]:
+    """Follow the tensors from the ensemble's inputs: what is used, what is ever written, what leads nowhere."""
+    name = config.name
+    read = {tensor for step in ensemble.step for tensor in step.input_map.values()}
+    written = {tensor for step in ensemble.step for tensor in step.output_map.values()}
+    inputs = [tensor.name for tensor in config.input]
+    outputs = [tensor.name for tensor in config.output]
+    for tensor in inputs:
+        if tensor in written:
+            yield f"ensemble input '{tensor}' for ensemble '{name}' is written by a step as well"
+        elif tensor not in read:
+            yield f"ensemble input '{tensor}' for ensemble '{name}' is not used"
+    ready = _reachable(ensemble.step, set(inputs))
+    for tensor in outputs:
+        if tensor not in read | written:
+            yield f"ensemble output '{tensor}' for ensemble '{name}' is not used: no step writes it"
+        elif tensor not in ready:
+            yield _unwritten(tensor, ensemble.step, ready, name)
+    for tensor in sorted((read | written) - set(outputs)):
+        if tensor not in ready:
+            yield f"ensemble tensor '{tensor}' is unused in ensemble '{name}': nothing ever writes it"
+        elif tensor not in read:
+            yield f"ensemble tensor '{tensor}' is unused in ensemble '{name}': no step reads it and it is no output"
+
+
+def _reachable(steps: tuple[EnsembleStep, ...], ready: set[str]) -> set[str]:
+    """Return the tensors that come to exist when those in ``ready`` do."""
+    waiting = list(steps)
+    while True:
+        runnable = [step for step in waiting if ready.issuperset(step.input_map.values())]
+        if not runnable:
+            return ready
+        for step in runnable:
+            ready.update(step.output_map.values())
+            waiting.remove(step)
+
+
+def _unwritten(output: str, steps: tuple[EnsembleStep, ...], ready: set[str], name: str) -> str:
+    """Say that an output is never written, and which tensor at the start of its chain is missing."""
+    makers = {tensor: step for step in steps for tensor in step.output_map.values()}
+    missing, seen = output, {output}
+    while (step := makers.get(missing)) is not None:
+        source = next((tensor for tensor in step.input_map.values() if tensor not in ready | seen), None)
+        if source is None:
+            break
+        seen.add(source)
+        missing = source
+    message = f"output '{output}' for ensemble '{name}' is not written"
+    if missing != output:
+        message += f": at least one of its depending tensors, '{missing}', is not connected"
+    return message

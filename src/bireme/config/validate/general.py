@@ -1,0 +1,109 @@
+"""Rules on the model as a whole: name, backend, batch size, scheduling choice, response cache, metrics.
+
+Source: Triton ``model_config_utils.cc`` (ValidateModelConfig, ValidateModelMetrics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bireme.config.backend_rules import ENSEMBLE_PLATFORM, canonical_platform, platforms_of
+from bireme.config.model_config import MetricControl, ModelConfig
+
+
+def find_faults(config: ModelConfig, name: str) -> Iterator[str]:
+    """Yield the faults of everything that is no list of its own."""
+    yield from _name(config, name)
+    yield from _backend(config)
+    if config.max_batch_size < 0:
+        yield f"'max_batch_size' must be non-negative value for {config.name}: found {config.max_batch_size}"
+    yield from _versions(config)
+    yield from _scheduling_choice(config)
+    yield from _response_cache(config)
+    for index, control in enumerate(config.model_metrics.metric_control if config.model_metrics else ()):
+        yield from _metric_control(control, f"model_metrics.metric_control[{index}]", config.name)
+
+
+def _name(config: ModelConfig, name: str) -> Iterator[str]:
+    if not config.name:
+        yield f"model configuration must specify 'name' for the model in directory '{name}'"
+    elif config.name != name:
+        hint = ""
+        if config.name.strip() == name.strip():
+            hint = ": they differ only in blanks"
+        elif config.name.lower() == name.lower():
+            hint = ": they differ only in upper and lower case"
+        yield (
+            f"unexpected directory name '{name}' for model '{config.name}', directory name must equal model name{hint}"
+        )
+
+
+def _backend(config: ModelConfig) -> Iterator[str]:
+    is_ensemble = config.platform == ENSEMBLE_PLATFORM
+    if not config.backend and not is_ensemble:
+        yield (
+            f"unexpected platform type '{config.platform}' for {config.name}: no 'backend' is set and the platform "
+            f"implies none"
+        )
+    elif config.backend and is_ensemble:
+        yield (
+            f"Ensemble model '{config.name}' must have platform type '{ENSEMBLE_PLATFORM}' and empty backend type: "
+            f"'backend' is '{config.backend}'"
+        )
+    allowed = platforms_of(config.backend)
+    if allowed and canonical_platform(config.platform) not in allowed:
+        yield (
+            f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend} for {config.name}: "
+            f"backend '{config.backend}' goes with platform {' or '.join(allowed)}"
+        )
+    if is_ensemble and config.ensemble_scheduling is None:
+        yield (
+            f"ensemble scheduling must be set for ensemble {config.name} whose platform is {ENSEMBLE_PLATFORM}: add "
+            f"'ensemble_scheduling'"
+        )
+
+
+def _versions(config: ModelConfig) -> Iterator[str]:
+    policy = config.version_policy
+    if policy is None:
+        return
+    if policy.latest is not None and policy.latest.num_versions == 0:
+        yield f"version_policy.latest.num_versions is 0 for {config.name}, expected at least 1: no version would load"
+    for version in policy.specific.versions if policy.specific is not None else ():
+        if version < 1:
+            yield f"version_policy.specific.versions holds {version} for {config.name}, expected positive integers"
+
+
+def _scheduling_choice(config: ModelConfig) -> Iterator[str]:
+    choices = [
+        choice
+        for choice in ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
+        if getattr(config, choice) is not None
+    ]
+    if len(choices) > 1:
+        yield f"only one scheduling choice is allowed for {config.name}, found {', '.join(choices)}"
+
+
+def _response_cache(config: ModelConfig) -> Iterator[str]:
+    if config.response_cache is None or not config.response_cache.enable:
+        return
+    refused = f"Response Cache does not currently support model {config.name} with"
+    remedy = "Please disable the response cache (response_cache.enable)."
+    if config.sequence_batching is not None:
+        yield f"{refused} sequence batching scheduler. {remedy}"
+    if config.model_transaction_policy is not None and config.model_transaction_policy.decoupled:
+        yield f"{refused} 'decoupled' transaction policy. {remedy}"
+
+
+def _metric_control(control: MetricControl, path: str, model: str) -> Iterator[str]:
+    if control.metric_identifier is None:
+        yield f"metric control must specify 'metric_identifier' for {model}: {path}"
+    elif not control.metric_identifier.family:
+        yield f"metric identifier must specify non-empty 'family' for {model}: {path}.metric_identifier"
+    options = control.histogram_options
+    if options is None:
+        yield f"metric control must specify 'histogram_options' for {model}: {path}"
+    elif not options.buckets:
+        yield f"histogram options must specify non-empty 'buckets' for {model}: {path}.histogram_options"
+    elif any(low >= high for low, high in zip(options.buckets, options.buckets[1:], strict=False)):
+        yield f"histogram options must specify increasing 'buckets' for {model}: {path}.histogram_options.buckets"
