@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from bireme.types import BiremeError, InferenceRequest
 
@@ -22,18 +23,25 @@ class CloseReason(StrEnum):
 
 @dataclass(slots=True)
 class Decision:
-    """One step's result: what to run, what to refuse and when to look again."""
+    """One step's result: what to run, what to refuse and when to look again.
+
+    To be read, never changed: a scheduler may return the same object whenever there is nothing to do.
+    """
 
     batch: list[InferenceRequest] | None = None
     """Requests to execute together, in order; None when nothing can start now."""
     batch_size: int = 0
     """Rows in ``batch``."""
     close_reason: CloseReason = CloseReason.SINGLE
-    refused: list[tuple[InferenceRequest, BiremeError]] = field(default_factory=list)
+    refused: Sequence[tuple[InferenceRequest, BiremeError]] = ()
     """Requests that left the queue unexecuted (expired), each with the error to answer. Cancelled ones left by
     `Scheduler.cancel` already."""
     wake_at_ns: int | None = None
     """When `schedule` must be called again even if nothing else happens; None: only on an event."""
+
+
+NOTHING_TO_DO: Final = Decision()
+"""The decision that is made most often, so it is made once."""
 
 
 class Scheduler(Protocol):
