@@ -213,7 +213,7 @@ class Model:
             outputs = slot.instance.execute(inputs)
             execution.compute_output_start_ns = _now_ns()
             results: Results = self._plan.scatter(outputs, requests)
-        except Exception as error:  # whatever a framework raises becomes the answer
+        except Exception as error:  # noqa: BLE001 - whatever a framework raises becomes the answer
             results = [self._failure(error)] * len(requests)
             failed_ns = _now_ns()
             execution.compute_input_end_ns = execution.compute_input_end_ns or failed_ns
