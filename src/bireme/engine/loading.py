@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from bireme.backends.interface import Backend, Instance, LoadedModel, ModelConte
 from bireme.config import ModelConfig, apply_autocomplete, read_labels, validate
 from bireme.engine.batch import BatchPlan
 from bireme.engine.warmup import run_warmup
+from bireme.scheduling import Scheduler, build_scheduler
 from bireme.types import Internal
 
 log = logging.getLogger("bireme.engine")
@@ -26,6 +28,7 @@ class PreparedModel:
     config: ModelConfig
     """Final: what the file says is filled in, and it is valid."""
     loaded: LoadedModel
+    scheduler: Scheduler
     plan: BatchPlan
     instances: list[tuple[Placement, Instance]]
     """The active ones."""
@@ -58,7 +61,11 @@ def load_version(ctx: ModelContext, backend: Backend, *, auto_complete: bool) ->
             config = apply_autocomplete(config, loaded.complete_config(config))
         validate(config, name=ctx.name, require_io=True)
         loaded.check_config(config)
-        prepared = PreparedModel(ctx.name, ctx.version, config, loaded, BatchPlan(config), [])
+        # Triton's test hook: hold everything, once, until so many requests are queued.
+        scheduler = build_scheduler(
+            config, hold_until=int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
+        )
+        prepared = PreparedModel(ctx.name, ctx.version, config, loaded, scheduler, BatchPlan(config), [])
         for placement, passive in placements(config):
             instance = loaded.create_instance(placement)
             undo.callback(instance.close)

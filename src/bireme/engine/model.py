@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from bireme.engine.instances import CompletionQueue, InstanceSlot, Results
 from bireme.engine.loading import PreparedModel
 from bireme.engine.timer import Deadline, DeadlineTimer
 from bireme.engine.validation import RequestValidator
-from bireme.scheduling import DirectScheduler, InlinePolicy, ResponseOrder, build_scheduler
+from bireme.scheduling import DirectScheduler, InlinePolicy, ResponseOrder
 from bireme.telemetry import ModelStatistics
 from bireme.types import (
     BackendFailed,
@@ -61,9 +60,7 @@ class Model:
         self._loop = loop
         self._timer = timer
         self._deadline: Deadline | None = None
-        self._scheduler = build_scheduler(
-            prepared.config, hold_until=int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER", "0") or 0)
-        )
+        self._scheduler = prepared.scheduler
         # Without batching there is nothing to wait for; a batch forms from all that came in one loop iteration.
         self._dispatch_at_once = isinstance(self._scheduler, DirectScheduler)
         self._dispatch_is_due = False
