@@ -1,0 +1,103 @@
+"""Finds a backend by name: built in, or installed by another package under the entry point group ``bireme.backends``.
+
+A backend's module is imported when the first model names it, so a server pays only for the frameworks it uses.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from bireme.backends.interface import Backend
+from bireme.types import InvalidArgument, Unsupported
+
+ENTRY_POINT_GROUP: Final = "bireme.backends"
+"""Each entry point is called ``<backend name>`` and names a class or function that takes nothing and returns a `Backend`."""
+
+
+class _BuiltIn(NamedTuple):
+    module: str
+    factory: str
+    package: str
+    """The framework's top-level package, which may not be installed."""
+    extra: str
+    """The extra of Bireme that installs it."""
+
+
+_BUILT_IN: Final = MappingProxyType(
+    {"onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime", "onnx")}
+)
+
+_NOT_YET: Final = (
+    "python",
+    "pytorch",
+    "tensorflow",
+    "openvino",
+    "tensorrt",
+    "dali",
+    "fil",
+    "vllm",
+    "tensorrtllm",
+)
+"""Triton's other backends: known names that this version does not run."""
+
+
+def get_backend(name: str) -> Backend:
+    """Make the backend called ``name``.
+
+    Raises:
+        Unsupported: it is known but not supported yet, or its framework is not installed (the message says how to).
+        InvalidArgument: nothing of that name exists; lists what does.
+    """
+    built_in = _BUILT_IN.get(name)
+    if built_in is not None:
+        return _make_built_in(name, built_in)
+    plugin = _plugins().get(name)
+    if plugin is not None:
+        return _make_plugin(name, plugin)
+    known = available_backends()
+    existing = ", ".join(f"'{other}'" for other in known)
+    if name in _NOT_YET:
+        raise Unsupported(f"backend '{name}' is not supported yet; this server runs {existing}")
+    near = difflib.get_close_matches(name, known, n=1)
+    suggestion = f"; did you mean '{near[0]}'?" if near else ""
+    raise InvalidArgument(f"unknown backend '{name}'; this server runs {existing}{suggestion}")
+
+
+def available_backends() -> list[str]:
+    """Return the names that `get_backend` takes, sorted; a built-in one may still miss its framework."""
+    return sorted({*_BUILT_IN, *_plugins()})
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _make_built_in(name: str, built_in: _BuiltIn) -> Backend:
+    try:
+        module = import_module(built_in.module)
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == built_in.package:
+            raise Unsupported(
+                f"backend '{name}' needs the package '{built_in.package}', which is not installed; "
+                f"install it with: pip install 'bireme[{built_in.extra}]'"
+            ) from None
+        raise Unsupported(
+            f"backend '{name}' cannot be used: importing '{built_in.package}' failed: {error}"
+        ) from error
+    factory: Callable[[], Backend] = getattr(module, built_in.factory)
+    return factory()
+
+
+def _make_plugin(name: str, plugin: EntryPoint) -> Backend:
+    try:
+        backend: Backend = plugin.load()()
+    except Exception as error:
+        raise Unsupported(
+            f"backend '{name}' (entry point '{plugin.value}') cannot be used: {type(error).__name__}: {error}"
+        ) from error
+    return backend
