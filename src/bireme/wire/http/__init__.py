@@ -1,27 +1,56 @@
 """HTTP bodies of the v2 protocol: JSON, the binary tensor extension, classification, compression, model control."""
 
-from bireme.wire.http.errors import error_body
-from bireme.wire.http.infer_request import (
-    CLIENT_SHARED_MEMORY_DISABLED,
-    WantedOutput,
-    WantedOutputs,
-    decode_infer_request,
-    parse_header_length,
+from bireme.wire.http.compression import (
+    ACCEPTED_ENCODINGS,
+    Encoding,
+    choose_encoding,
+    compress,
+    decompress,
+    parse_content_encoding,
 )
+from bireme.wire.http.control import (
+    LoadParameters,
+    decode_index_request,
+    decode_load_request,
+    decode_logging_request,
+    decode_unload_request,
+)
+from bireme.wire.http.errors import error_body
+from bireme.wire.http.header_length import parse_header_length
+from bireme.wire.http.infer_request import decode_infer_request
 from bireme.wire.http.infer_response import EncodedBody, encode_infer_response
 from bireme.wire.http.json_text import parse_json, write_json
 from bireme.wire.http.limits import Limits
+from bireme.wire.http.raw_request import InputSpec, decode_raw_request
+from bireme.wire.http.request_parameters import is_reserved_parameter
+from bireme.wire.http.rewrite import rewrite_as_binary
+from bireme.wire.http.wanted_outputs import CLIENT_SHARED_MEMORY_DISABLED, WantedOutput, WantedOutputs
 
 __all__ = [
+    "ACCEPTED_ENCODINGS",
     "CLIENT_SHARED_MEMORY_DISABLED",
     "EncodedBody",
+    "Encoding",
+    "InputSpec",
     "Limits",
+    "LoadParameters",
     "WantedOutput",
     "WantedOutputs",
+    "choose_encoding",
+    "compress",
+    "decode_index_request",
     "decode_infer_request",
+    "decode_load_request",
+    "decode_logging_request",
+    "decode_raw_request",
+    "decode_unload_request",
+    "decompress",
     "encode_infer_response",
     "error_body",
+    "is_reserved_parameter",
+    "parse_content_encoding",
     "parse_header_length",
     "parse_json",
+    "rewrite_as_binary",
     "write_json",
 ]

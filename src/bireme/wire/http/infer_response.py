@@ -17,9 +17,9 @@ import orjson
 
 from bireme.types import Buffer, InferenceResponse, Tensor, datatypes, encode_bytes
 from bireme.wire.http.classification import classify
-from bireme.wire.http.infer_request import WantedOutput, WantedOutputs
 from bireme.wire.http.json_output import MAX_SLICE_BYTES, MAX_SLICE_ELEMENTS, encode_json_slices
 from bireme.wire.http.json_text import write_json
+from bireme.wire.http.wanted_outputs import AS_BINARY, AS_JSON, WantedOutputs
 
 _SMALL_BYTES = 4096
 """Up to here, copying all binary outputs behind the JSON (50 ns each) is cheaper than views of them (160 ns each) and
@@ -30,8 +30,6 @@ _FragmentKey = tuple[str, str, tuple[int, ...]]
 _model_fragments: dict[tuple[str, int], bytes] = {}
 _output_fragments: dict[_FragmentKey, bytes] = {}
 _binary_fragments: dict[_FragmentKey, bytes] = {}
-
-_JSON, _BINARY = WantedOutput(), WantedOutput(binary=True)
 
 
 class EncodedBody:
@@ -129,7 +127,7 @@ def _encode_steps(
 ) -> Iterator[None]:
     """Fill in ``body``; yield between bounded pieces of work."""
     by_name = wanted.by_name or {}
-    default = _BINARY if wanted.default_binary else _JSON
+    default = AS_BINARY if wanted.default_binary else AS_JSON
     text: list[Buffer] = [_response_head(response)]
     blobs: list[Buffer] = []
     num_unpaused_bytes = 0

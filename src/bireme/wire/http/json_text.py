@@ -17,6 +17,9 @@ import orjson
 
 from bireme.types import Buffer, InvalidArgument
 
+ABSENT: Any = object()
+"""Stands for a member that an object does not have (None is JSON's null)."""
+
 _INT64_MIN = -(1 << 63)
 _UINT64_MAX = (1 << 64) - 1
 
@@ -54,9 +57,9 @@ def write_json(value: Any) -> bytes:
     try:
         text = orjson.dumps(value)
     except TypeError:  # lone surrogates and integers of more than 64 bits, which the standard library writes
-        text = None
-    if text is None or b"null" in text:
         return json.dumps(value, separators=(",", ":")).encode()
+    if b"null" in text:  # maybe a non-finite float
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
     return text
 
 
@@ -77,6 +80,13 @@ def describe(value: Any) -> str:
             return f"the integer {value}"
         case _:
             return f"the number {json.dumps(value)}"
+
+
+def wrong_member(key: str, owner: str, expected: str, value: Any) -> InvalidArgument:
+    """Return the error for a member ``key`` of ``owner`` that is `ABSENT` or of the wrong type."""
+    if value is ABSENT:
+        return InvalidArgument(f"Unable to parse '{key}': {owner} has no such member, expected {expected}")
+    return InvalidArgument(f"Unable to parse '{key}': {owner} expects {expected}, found {describe(value)}")
 
 
 def _shorten(text: str) -> str:

@@ -9,6 +9,8 @@ INT64_MAX = (1 << 63) - 1
 MAX_NUM_DIMS = 32
 """The most dimensions that every supported numpy can hold."""
 
+_MAX_HIDDEN_ELEMENTS = INT64_MAX >> 4  # numpy multiplies the non-zero dimensions and the item size
+
 
 def format_shape(shape: tuple[int, ...]) -> str:
     """Return a shape as messages show it: ``[1,16]``."""
@@ -16,29 +18,27 @@ def format_shape(shape: tuple[int, ...]) -> str:
 
 
 def check_shape(name: str, shape: tuple[int, ...]) -> None:
-    """Check that a shape of non-negative integers can belong to a tensor, whatever its data.
+    """Check that an array can have a ``shape`` of non-negative integers.
 
-    Zeros take no part in the product: a shape like ``[0,4611686018427387904,4]`` holds nothing, yet no array can have
-    it.
+    Zeros take no part in the product: ``[0,4611686018427387904,4]`` holds nothing, and yet no array can have it.
 
     Raises:
         InvalidArgument: names the input, the shape and the limit.
     """
     count = 1
     for dim in shape:
-        if dim > INT64_MAX:
-            raise _invalid_shape(name, shape, "contains one or more invalid dimensions")
         count *= dim or 1
-    if count > INT64_MAX:
-        raise _invalid_shape(name, shape, f"causes total element count to exceed maximum size of {INT64_MAX}")
-    if len(shape) > MAX_NUM_DIMS:
-        raise _invalid_shape(
-            name, shape, f"has {len(shape)} dimensions, at most {MAX_NUM_DIMS} are supported"
-        )
+    if max(shape) > INT64_MAX:
+        fault = "contains one or more invalid dimensions"
+    elif count > (_MAX_HIDDEN_ELEMENTS if 0 in shape else INT64_MAX):
+        fault = f"causes total element count to exceed maximum size of {INT64_MAX}"
+    else:
+        return
+    raise InvalidArgument(f"invalid shape for input '{name}': shape {format_shape(shape)} {fault}")
 
 
-def _invalid_shape(name: str, shape: tuple[int, ...], fault: str) -> InvalidArgument:
-    shown = format_shape(shape)
-    if len(shown) > 200:
-        shown = shown[:196] + "...]"
-    return InvalidArgument(f"invalid shape for input '{name}': shape {shown} {fault}")
+def too_many_dims(name: str, num_dims: int) -> InvalidArgument:
+    """Return the error for a shape of more than `MAX_NUM_DIMS`."""
+    return InvalidArgument(
+        f"invalid shape for input '{name}': it has {num_dims} dimensions, at most {MAX_NUM_DIMS} are supported"
+    )

@@ -1,0 +1,120 @@
+"""Bodies of the control routes: repository index, load, unload, and log settings. All of them may be empty.
+
+Source: Triton ``http_server.cc`` (``HandleRepositoryIndex``, ``HandleRepositoryControl``, ``HandleLogging``).
+"""
+
+from __future__ import annotations
+
+import binascii
+from dataclasses import dataclass, field
+from typing import Any
+
+from bireme.types import Buffer, InvalidArgument
+from bireme.wire.http.json_text import describe, parse_json
+from bireme.wire.http.limits import Limits
+
+_FILE_PREFIX = "file:"
+_WHITESPACE = dict.fromkeys(map(ord, " \t\r\n"))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadParameters:
+    """What a load call brings along."""
+
+    config: str | None = None
+    """A whole ModelConfig as JSON text; None: the repository's own."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """File contents by path relative to the model's directory (``1/model.onnx``)."""
+
+
+def decode_index_request(body: Buffer, limits: Limits) -> bool:
+    """Return whether only READY versions are wanted.
+
+    Raises:
+        InvalidArgument: no JSON object, or ``ready`` is no boolean.
+    """
+    ready = _parse_object(body, limits).get("ready", False)
+    if type(ready) is not bool:
+        raise InvalidArgument(f"Invalid value for 'ready': expected a boolean, found {describe(ready)}")
+    return ready
+
+
+def decode_load_request(body: Buffer, limits: Limits) -> LoadParameters:
+    """Return the config and the files of a load call. Paths are not checked here.
+
+    Raises:
+        InvalidArgument: no JSON object, an unknown parameter, one that is no string, or broken base64.
+    """
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for key, value in _parameters(body, limits).items():
+        if key != "config" and not key.startswith(_FILE_PREFIX):
+            raise InvalidArgument(
+                f"unexpected load parameter '{key}': expected 'config' or 'file:<path in the model directory>'"
+            )
+        if type(value) is not str:
+            raise InvalidArgument(
+                f"Unable to parse '{key}': load parameter expects a string, found {describe(value)}"
+            )
+        if key == "config":
+            config = value
+        else:
+            files[key.removeprefix(_FILE_PREFIX)] = _decode_base64(key, value)
+    return LoadParameters(config, files)
+
+
+def decode_unload_request(body: Buffer, limits: Limits) -> bool:
+    """Return whether the models that depend on the unloaded one go too.
+
+    Raises:
+        InvalidArgument: no JSON object, or ``unload_dependents`` is no boolean.
+    """
+    dependents = _parameters(body, limits).get("unload_dependents", False)
+    if type(dependents) is not bool:
+        raise InvalidArgument(
+            f"Unable to parse 'unload_dependents': expected a boolean, found {describe(dependents)}"
+        )
+    return dependents
+
+
+def decode_logging_request(body: Buffer, limits: Limits) -> dict[str, Any]:
+    """Return the settings to change; their keys and values are not checked here.
+
+    Raises:
+        InvalidArgument: no JSON object.
+    """
+    return _parse_object(body, limits)
+
+
+def _parameters(body: Buffer, limits: Limits) -> dict[str, Any]:
+    parameters = _parse_object(body, limits).get("parameters")
+    if parameters is None:
+        return {}
+    if type(parameters) is not dict:
+        raise InvalidArgument(
+            f"Unable to parse 'parameters': expected an object, found {describe(parameters)}"
+        )
+    return parameters
+
+
+def _parse_object(body: Buffer, limits: Limits) -> dict[str, Any]:
+    """Return the JSON object in ``body``; an empty body counts as an empty object."""
+    if len(body) > limits.max_input_size:
+        raise InvalidArgument(
+            f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of "
+            f"{limits.max_input_size} bytes. Use --http-max-input-size to increase the limit."
+        )
+    if not len(body):
+        return {}
+    document = parse_json(body)
+    if type(document) is not dict:
+        raise InvalidArgument(f"the request must be a JSON object, found {describe(document)}")
+    return document
+
+
+def _decode_base64(key: str, text: str) -> bytes:
+    """Return the bytes of base64 ``text``; line breaks are allowed in it."""
+    try:
+        return binascii.a2b_base64(text.translate(_WHITESPACE), strict_mode=True)
+    except ValueError as error:
+        raise InvalidArgument(f"Unable to parse '{key}': expected base64: {error}") from None
