@@ -44,7 +44,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 
 def get_logger(name: str) -> logging.Logger:
     """Return the logger of a module (``__name__``), below ``bireme``."""
-    return logging.getLogger(name if name.startswith("bireme") else f"bireme.{name}")
+    return logging.getLogger(name if f"{name}.".startswith("bireme.") else f"bireme.{name}")
 
 
 def verbose_level(level: int) -> int:

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import time
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -19,7 +20,12 @@ FORMATS: Final = ("default", "ISO8601", "json")
 ESCAPE_VARIABLE: Final = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
 """Set to 0 in the environment, it leaves messages in the text formats as they are."""
 
-_STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "is_table",
+}
 _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F) if code not in (0x09, 0x0A)}
 
 
@@ -87,7 +93,12 @@ def json_text(value: object) -> str:
 def utc_time(time_ns: int) -> str:
     """Return a time since the epoch as ``2024-05-20T20:03:25.829575Z``."""
     seconds, rest_ns = divmod(time_ns, 1_000_000_000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest_ns // 1000:06d}Z"
+    return f"{_utc_second(seconds)}.{rest_ns // 1000:06d}Z"
+
+
+@lru_cache(maxsize=4)
+def _utc_second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def _letter(record: logging.LogRecord) -> str:

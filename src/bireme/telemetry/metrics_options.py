@@ -16,7 +16,7 @@ DEFAULT_QUANTILES: Final = ((0.5, 0.05), (0.9, 0.01), (0.95, 0.001), (0.99, 0.00
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """What the metrics page shows. Everything but the first four fields and the last costs nothing per request."""
+    """What the metrics page shows. Only ``summary_latencies`` costs something per request that counts: 1.8 µs."""
 
     histogram_latencies: bool = False
     """``nv_inference_first_response_histogram_ms``."""

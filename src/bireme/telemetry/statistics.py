@@ -2,13 +2,14 @@
 
 A request passes through these calls, in this order, each exactly once:
 
-    accept → start → succeed            (`finish_execution` once per batch, before its requests' `succeed`)
+    accept → start → succeed            (`finish_execution` once per batch)
     accept → start → fail(was_pending=False)
     accept → fail(was_pending=True)     (refused or cancelled while waiting)
 
 so that ``num_accepted == num_succeeded + num_failed + num_pending + num_executing`` holds after every call.
 
-The statistics route, the metrics page and the tests all read this one record.
+The statistics route, the metrics page and the tests all read this one record. Counting a request through its whole
+life costs 1.5 µs, 1.1 µs in a batch of 8 (`benchmarks/telemetry.py`).
 """
 
 from __future__ import annotations
@@ -123,7 +124,10 @@ class ModelStatistics:
         self.num_executing += num_requests
 
     def finish_execution(self, execution: Execution) -> None:
-        """Count a batch whose time stamps are complete, whatever becomes of its requests."""
+        """Count a batch that ran, before its requests; its time stamps are complete.
+
+        A batch of which every request failed is not to be counted. Source: Triton's backends (ProcessRequests).
+        """
         self.execution_count += 1
         self._closed[execution.close_reason] += 1
         input_end_ns = execution.compute_input_end_ns
