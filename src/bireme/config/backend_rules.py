@@ -128,7 +128,7 @@ def _no_backend(config: ModelConfig, name: str, version_dir: Path | None) -> str
     if version_dir is None:
         return f"{message}, or a version directory such as '{name}/1' with a model file in it."
     known = [rule.filename for rule in RULES]
-    found = sorted(path.name for path in version_dir.iterdir())
+    found = sorted(path.name for path in version_dir.iterdir()) if version_dir.is_dir() else []
     message += f", or one of these in '{version_dir.name}': {', '.join(known)}. Found: {', '.join(found) or 'nothing'}"
     near = next(((file, meant) for file in found if (meant := near_name(file, known))), None)
     return message + (f"; did you mean '{near[1]}' instead of '{near[0]}'?" if near else ".")

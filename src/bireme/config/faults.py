@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from bireme.config.schema import INTEGER_RANGES, Field, MessageType
 
-_MAX_REPORTED: Final = 20
+MAX_REPORTED: Final = 20
+"""The parsers stop at so many faults."""
+
+_MAX_SHOWN: Final = 40
 
 # What people write, by habit from other tools, for what the proto calls otherwise.
 _FIELD_SYNONYMS: Final = {
@@ -48,10 +51,18 @@ _EXPECTED: Final = {
 }
 
 
-def summarise(faults: list[str]) -> str:
+class Misfit(Exception):
+    """A value does not fit its field. The text goes on from the field's name: "expects …, found …"."""
+
+
+class EnoughFaults(Exception):
+    """So many faults have been found that looking for more helps nobody."""
+
+
+def summarise(faults: Sequence[str]) -> str:
     """Return one text for several faults, in order; a very long list is cut."""
-    rest = len(faults) - _MAX_REPORTED
-    return "; ".join(faults[:_MAX_REPORTED]) + (f"; and {rest} more" if rest > 0 else "")
+    cut = "; more faults are not shown" if len(faults) >= MAX_REPORTED else ""
+    return "; ".join(faults[:MAX_REPORTED]) + cut
 
 
 def near_name(name: str, known: Iterable[str]) -> str | None:
@@ -68,6 +79,7 @@ def unknown_field(name: str, message: MessageType, enclosing: Iterable[MessageTy
 
     ``enclosing`` are the messages around it, nearest first.
     """
+    name = shorten(name)
     found = f"unknown field '{name}' in {message.name}"
     for outer in enclosing:
         if name in outer.fields:
@@ -77,7 +89,7 @@ def unknown_field(name: str, message: MessageType, enclosing: Iterable[MessageTy
     if near is not None:
         return f"{found}; did you mean '{near}'?"
     for field in message.fields.values():
-        if field.message is not None and field.key_kind is None and name in field.message.fields:
+        if field.message is not None and field.key is None and name in field.message.fields:
             return f"{found}; did you mean '{name}' inside '{field.name}'?"
     return f"{found}; it has: {', '.join(message.fields)}"
 
@@ -88,13 +100,14 @@ def two_choices(field: Field, other: str, message: MessageType) -> str:
     return f"'{field.name}' cannot stand beside '{other}': {message.name} takes only one of {members}"
 
 
-def unknown_enum_value(value: str, field: Field) -> str:
+def unknown_enum_value(value: str, field: Field) -> Misfit:
     """Say that an enum has no such value, and which one was probably meant."""
-    found = f"'{field.name}' has no value '{value}'"
+    value = shorten(value)
+    found = f"has no value '{value}'"
     near = _near_enum_value(value, field)
     if near is not None:
-        return f"{found}; did you mean {near}?"
-    return f"{found}; expected one of {', '.join(name for name in field.enum if name != 'TYPE_INVALID')}"
+        return Misfit(f"{found}; did you mean {near}?")
+    return Misfit(f"{found}; expected one of {', '.join(_usable_names(field))}")
 
 
 def _near_enum_value(value: str, field: Field) -> str | None:
@@ -108,25 +121,32 @@ def _near_enum_value(value: str, field: Field) -> str | None:
 
 
 def expected(field: Field) -> str:
-    """Say what the field takes."""
+    """Say what a scalar field takes."""
     if field.enum:
-        names = [name for name in field.enum if name != "TYPE_INVALID"]
+        names = _usable_names(field)
         return f"one of {', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
-    if field.message is not None:
-        return f"a {field.message.name} message"
     return _EXPECTED[field.kind]
 
 
-def is_in_range(value: int, kind: str) -> bool:
-    """Whether an integer fits its kind."""
-    low, high = INTEGER_RANGES[kind]
-    return low <= value <= high
+def _usable_names(field: Field) -> list[str]:
+    return [name for name in field.enum if name != "TYPE_INVALID"]
 
 
-def out_of_range(value: int, field: Field, kind: str) -> str:
-    """Say that an integer does not fit its kind."""
-    low, high = INTEGER_RANGES[kind]
-    return f"'{field.name}' is {value}, which does not fit in {kind}: expected {low} to {high}"
+def checked_integer(value: int, field: Field) -> int:
+    """Return an integer that fits its field.
+
+    Raises:
+        Misfit: it does not.
+    """
+    low, high = INTEGER_RANGES[field.kind]
+    if low <= value <= high:
+        return value
+    raise Misfit(f"is {shorten(str(value))}, which does not fit in {field.kind}: expected {low} to {high}")
+
+
+def shorten(text: str) -> str:
+    """Return the beginning of a text that was found where it does not belong."""
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 
 def shortest_float(value: float) -> float:

@@ -1,6 +1,6 @@
 """JSON in, `ModelConfig` out: the form of load overrides and of the HTTP config route.
 
-As in protobuf's JSON mapping a field goes by its own or its camelCase name, null means absent, 64-bit integers may be
+As in protobuf's JSON mapping a field goes by its own or its camelCase name, null means absent, and numbers may be
 strings; as in Triton enum names match in any case and an unknown field is an error. All faults are reported at once,
 each with the path of its field.
 
@@ -14,15 +14,15 @@ import math
 from typing import Any, Final
 
 from bireme.config import faults
+from bireme.config.faults import Misfit
 from bireme.config.model_config import ModelConfig
 from bireme.config.schema import INTEGER_RANGES, Field, MessageType, model_config_type
 from bireme.types.errors import InvalidArgument
 
 _FLOAT_NAMES: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_SHOWN_CHARACTERS: Final = 40
 
 
-class _Pairs(list[tuple[str, Any]]):
+class _Object(list[tuple[str, Any]]):
     """A JSON object with its members in order, repeated ones included."""
 
 
@@ -33,7 +33,7 @@ def parse_json(text: str | bytes, source: str) -> ModelConfig:
         InvalidArgument: the place where the JSON breaks off, or every field that does not fit.
     """
     document = _load(text, source)
-    if not isinstance(document, _Pairs):
+    if not isinstance(document, _Object):
         raise InvalidArgument(
             f"{source}: expected a JSON object with the fields of ModelConfig, found {_show(document)}"
         )
@@ -47,7 +47,8 @@ def parse_json(text: str | bytes, source: str) -> ModelConfig:
 
 def _load(text: str | bytes, source: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_Pairs)
+        # Not orjson: it keeps only the last of two members of one name, and the first would be lost in silence.
+        return json.loads(text, object_pairs_hook=_Object)
     except json.JSONDecodeError as error:
         raise InvalidArgument(f"{source}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from None
     except RecursionError:
@@ -56,167 +57,144 @@ def _load(text: str | bytes, source: str) -> Any:
         raise InvalidArgument(f"{source}: not valid JSON: {error}") from None
 
 
-class _Wrong(Exception):
-    """A value does not fit its field."""
-
-
-class _NotNumeric(ValueError):
-    """A JSON value of another type where a number, or a number as text, is due."""
-
-
 class _Binder:
     """Turns JSON values into dataclasses and collects what does not fit."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
 
-    def message(self, members: _Pairs, path: str, types: tuple[MessageType, ...]) -> Any:
+    def message(self, members: _Object, path: str, types: tuple[MessageType, ...]) -> Any:
         """Return the dataclass of a JSON object; ``types`` are its own type and those around it, nearest first."""
         mine = types[0]
         values: dict[str, Any] = {}
-        choices: dict[str, str] = {}
+        chosen: dict[str, str] = {}
+        where = f"{path}: " if path else ""
         for name, value in members:
             field = mine.fields.get(name) or _by_json_name(name, mine)
-            place = f"{path}.{name}" if path else name
             if field is None:
-                self.faults.append(_prefix(path) + faults.unknown_field(name, mine, types[1:]))
-            elif value is None:
-                continue
+                self.faults.append(where + faults.unknown_field(name, mine, types[1:]))
             elif field.attribute in values:
-                self.faults.append(f"{_prefix(path)}field '{field.name}' in {mine.name} is given twice")
-            else:
-                if field.oneof is not None and choices.setdefault(field.oneof, name) != name:
-                    self.faults.append(_prefix(path) + faults.two_choices(field, choices[field.oneof], mine))
-                values[field.attribute] = self._value(value, field, place, types)
+                self.faults.append(f"{where}field '{field.name}' in {mine.name} is given twice")
+            elif value is not None:
+                if field.oneof is not None and chosen.setdefault(field.oneof, field.name) != field.name:
+                    self.faults.append(where + faults.two_choices(field, chosen[field.oneof], mine))
+                values[field.attribute] = self._value(value, field, f"{path}.{name}" if path else name, types)
         return mine.make(**values)
 
-    def _value(self, value: Any, field: Field, place: str, types: tuple[MessageType, ...]) -> Any:
-        if field.key_kind is not None:
-            return self._map(value, field, field.key_kind, place, types)
+    def _value(self, value: Any, field: Field, path: str, types: tuple[MessageType, ...]) -> Any:
+        if field.key is not None:
+            return self._map(value, field, field.key, path, types)
         if not field.is_repeated:
-            return self._item(value, field, place, types)
-        if not isinstance(value, list) or isinstance(value, _Pairs):
-            self.faults.append(f"{place}: expected a list, found {_show(value)}")
+            return self._item(value, field, path, types)
+        if not isinstance(value, list) or isinstance(value, _Object):
+            self.faults.append(f"'{path}' expects a list, found {_show(value)}")
             return ()
-        return tuple(self._item(item, field, f"{place}[{i}]", types) for i, item in enumerate(value))
+        return tuple(self._item(item, field, f"{path}[{index}]", types) for index, item in enumerate(value))
 
     def _map(
-        self, value: Any, field: Field, key_kind: str, place: str, types: tuple[MessageType, ...]
-    ) -> Any:
-        if not isinstance(value, _Pairs):
-            self.faults.append(f"{place}: expected an object, found {_show(value)}")
+        self, value: Any, field: Field, key_field: Field, path: str, types: tuple[MessageType, ...]
+    ) -> dict[Any, Any]:
+        if not isinstance(value, _Object):
+            self.faults.append(f"'{path}' expects an object, found {_show(value)}")
             return {}
         entries: dict[Any, Any] = {}
-        for text, item in value:
-            try:
-                key = _scalar(text, field, key_kind) if key_kind != "string" else text
-            except _Wrong as wrong:
-                self.faults.append(f"{place}: key {wrong}")
-                continue
+        for name, item in value:
+            key = self._scalar(name, key_field, f"key of '{path}'")
             if key in entries:
-                self.faults.append(f"{place}: key '{text}' is given twice")
-            entries[key] = self._item(item, field, f"{place}[{text!r}]", types)
+                self.faults.append(f"'{path}' has the key '{name}' twice")
+            entries[key] = self._item(item, field, f"{path}.{name}", types)
         return entries
 
-    def _item(self, value: Any, field: Field, place: str, types: tuple[MessageType, ...]) -> Any:
+    def _item(self, value: Any, field: Field, path: str, types: tuple[MessageType, ...]) -> Any:
         if field.message is None:
-            try:
-                return _scalar(value, field, field.kind)
-            except _Wrong as wrong:
-                self.faults.append(f"{place}: {wrong}")
-                return None
-        if not isinstance(value, _Pairs):
-            self.faults.append(
-                f"{place}: expected {faults.expected(field)} as an object, found {_show(value)}"
-            )
+            return self._scalar(value, field, f"'{path}'")
+        if isinstance(value, _Object):
+            return self.message(value, path, (field.message, *types))
+        self.faults.append(f"'{path}' expects an object ({field.message.name}), found {_show(value)}")
+        return None
+
+    def _scalar(self, value: Any, field: Field, label: str) -> Any:
+        try:
+            return _read_scalar(value, field)
+        except Misfit as misfit:
+            self.faults.append(f"{label} {misfit}")
             return None
-        return self.message(value, place, (field.message, *types))
 
 
 def _by_json_name(name: str, message: MessageType) -> Field | None:
     return next((field for field in message.fields.values() if field.json_name == name), None)
 
 
-def _prefix(path: str) -> str:
-    return f"{path}: " if path else ""
+def _read_scalar(value: Any, field: Field) -> Any:
+    """Return the value of a scalar.
 
-
-def _scalar(value: Any, field: Field, kind: str) -> Any:
-    """Return the value of a scalar."""
+    Raises:
+        Misfit: it does not fit the field.
+    """
+    kind = field.kind
     if kind in INTEGER_RANGES:
-        return _integer(value, field, kind)
+        return _read_integer(value, field)
     if kind == "enum":
-        return _enum(value, field)
+        return _read_enum(value, field)
     if kind in {"float", "double"}:
-        return _float(value, field, kind)
+        return _read_float(value, field)
     if kind == "bool" and isinstance(value, bool):
         return value
     if kind == "string" and isinstance(value, str):
-        if value.isascii() or _is_unicode(value):
-            return value
-        raise _Wrong("the string holds half a surrogate pair, which is not valid Unicode")
-    raise _unexpected(value, field)
+        return _checked_string(value)
+    raise _misfit(value, field)
 
 
-def _integer(value: Any, field: Field, kind: str) -> int:
-    try:
-        number = int(_number_or_text(value))
-        if isinstance(value, float) and number != value:
-            raise ValueError
-    except (ValueError, OverflowError):
-        raise _unexpected(value, field) from None
-    if not faults.is_in_range(number, kind):
-        raise _Wrong(faults.out_of_range(number, field, kind))
-    return number
+def _read_integer(value: Any, field: Field) -> int:
+    if isinstance(value, str) and value.removeprefix("-").isdecimal() and value.isascii() and len(value) < 21:
+        value = int(value)
+    elif isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _misfit(value, field)
+    return faults.checked_integer(value, field)
 
 
-def _float(value: Any, field: Field, kind: str) -> float:
+def _read_float(value: Any, field: Field) -> float:
     if isinstance(value, str):
         value = _FLOAT_NAMES.get(value, value)
-    try:
-        number = float(_number_or_text(value))
-    except (ValueError, OverflowError):
-        raise _unexpected(value, field) from None
-    return faults.shortest_float(number) if kind == "float" else number
-
-
-def _number_or_text(value: Any) -> int | float | str:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise _NotNumeric
-    return value
+        raise _misfit(value, field)
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise _misfit(value, field) from None
+    return faults.shortest_float(number) if field.kind == "float" else number
 
 
-def _enum(value: Any, field: Field) -> str:
-    if isinstance(value, str):
-        name = value.upper()
-        if name in field.enum:
-            return name
-        raise _Wrong(faults.unknown_enum_value(value, field))
+def _read_enum(value: Any, field: Field) -> str:
+    if isinstance(value, str) and value.upper() in field.enum:
+        return value.upper()
     if isinstance(value, int | float) and not isinstance(value, bool):
         for name, number in field.enum.items():
             if number == value:
                 return name
-        raise _Wrong(faults.unknown_enum_value(str(value), field))
-    raise _unexpected(value, field)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise _misfit(value, field)
+    raise faults.unknown_enum_value(str(value), field)
 
 
-def _is_unicode(text: str) -> bool:
+def _checked_string(value: str) -> str:
     try:
-        text.encode()
+        value.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        raise Misfit("holds half a surrogate pair, which is not valid Unicode") from None
+    return value
 
 
-def _unexpected(value: Any, field: Field) -> _Wrong:
-    return _Wrong(f"expected {faults.expected(field)}, found {_show(value)}")
+def _misfit(value: Any, field: Field) -> Misfit:
+    return Misfit(f"expects {faults.expected(field)}, found {_show(value)}")
 
 
 def _show(value: Any) -> str:
-    if isinstance(value, _Pairs):
+    if isinstance(value, _Object):
         return "an object"
     if isinstance(value, list):
         return "a list"
-    text = json.dumps(value, ensure_ascii=False)
-    text = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+    text = faults.shorten(json.dumps(value))
     return f"the string {text}" if isinstance(value, str) else text

@@ -41,7 +41,7 @@ def _message(value: Any, message: MessageType) -> dict[str, Any]:
 
 
 def _field(value: Any, field: Field, *, as_strings: bool) -> Any:
-    if field.key_kind is not None:
+    if field.key is not None:
         return {str(key): _item(item, field, as_strings=as_strings) for key, item in value.items()}
     if field.is_repeated:
         return [_item(item, field, as_strings=as_strings) for item in value]

@@ -41,7 +41,7 @@ def _fill(target: Any, source: Any, message: MessageType) -> None:
         value = getattr(source, field.attribute)
         if value is None:
             continue
-        if field.key_kind is not None:
+        if field.key is not None:
             entries = getattr(target, field.name)
             for key, item in value.items():
                 if field.message is not None:
@@ -70,7 +70,7 @@ def _read(source: Any, message: MessageType) -> Any:
     values: dict[str, Any] = {}
     for field in message.fields.values():
         held = getattr(source, field.name)
-        if field.key_kind is not None:
+        if field.key is not None:
             values[field.attribute] = {key: _read_item(held[key], field) for key in held}
         elif field.is_repeated:
             values[field.attribute] = tuple(_read_item(item, field) for item in held)

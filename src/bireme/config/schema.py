@@ -42,7 +42,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. For a map, ``kind``, ``enum`` and ``message`` describe its values."""
+    """One field. Of a map, ``kind``, ``enum`` and ``message`` describe the values."""
 
     name: str
     attribute: str
@@ -54,8 +54,8 @@ class Field:
     default: Any
     """The dataclass's value when the field is absent; None where absence can be told from the default."""
     is_repeated: bool
-    key_kind: str | None
-    """Kind of a map's keys; None: the field is no map."""
+    key: Field | None
+    """What a map's keys are; None: the field is no map."""
     enum: Mapping[str, int]
     """Numbers by name; empty: no enum."""
     message: MessageType | None
@@ -95,18 +95,24 @@ def _describe_field(
     held, is_repeated, is_map = _unwrap(hints[attribute])
     entry = field.message_type if is_map else None
     value = entry.fields_by_name["value"] if entry else field
-    default = cls.__dataclass_fields__[attribute]  # type: ignore[attr-defined]
+    default = cls.__dataclass_fields__[attribute].default  # type: ignore[attr-defined]
     return Field(
         name=field.name,
         attribute=attribute,
         json_name=field.json_name,
         kind=_KINDS[value.type],
-        default={} if is_map else default.default,
+        default={} if is_map else default,
         is_repeated=is_repeated,
-        key_kind=_KINDS[entry.fields_by_name["key"].type] if entry else None,
+        key=_describe_key(entry.fields_by_name["key"]) if entry else None,
         enum={item.name: item.number for item in value.enum_type.values} if value.enum_type else {},
         message=_describe_message(value.message_type, held, known) if value.message_type else None,
         oneof=field.containing_oneof.name if field.containing_oneof else None,
+    )
+
+
+def _describe_key(field: FieldDescriptor) -> Field:
+    return Field(
+        field.name, field.name, field.json_name, _KINDS[field.type], None, False, None, {}, None, None
     )
 
 

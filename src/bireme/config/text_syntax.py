@@ -32,17 +32,30 @@ _ESCAPE: Final = re.compile(
 )
 _SIMPLE_ESCAPES: Final = dict(zip("abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
 _CLOSING: Final = {"{": "}", "<": ">", "[": "]"}
+# What newcomers write from habit, and what it should be.
+_HINTS: Final = {
+    "/": "; a comment begins with '#'",
+    "=": "; a field is written 'name: value'",
+    "\u201c": "; use the straight quote '\"'",
+    "\u201d": "; use the straight quote '\"'",
+    "\u2018": "; use the straight quote '\"'",
+    "\u2019": "; use the straight quote '\"'",
+}
 
 
 @dataclass(slots=True)
 class Node:
-    """A value as written. ``kind``: name, number, string (``text`` is its content), list or message."""
+    """A value as written. ``kind``: name, number, string (``text`` is its content), list or message.
+
+    A list or message is not whole where an error cut the text short.
+    """
 
     kind: str
     offset: int
     text: str = ""
     items: list[Node] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
+    is_whole: bool = False
 
 
 @dataclass(slots=True)
@@ -96,11 +109,12 @@ class _Reader:
             raise SyntaxFault(message.offset, f"nested deeper than {MAX_DEPTH} levels")
         while not self._is_closed_by(opening):
             if self._token.kind != "name":
-                self._refuse("a field name", opening)
+                self._refuse("a field name", opening, _name_hint(self._token))
             name = self._take()
             self._read_field(message, name, depth)
             if self._token.text in {";", ","} and self._token.kind == "mark":
                 self._take()
+        message.is_whole = True
         if opening is not None:
             self._take()
 
@@ -114,7 +128,7 @@ class _Reader:
         if has_colon:
             self._take()
         elif not self._is_mark("{", "<", "["):
-            self._refuse(f"':' and a value after '{name.text}'")
+            self._refuse(f"':' and a value, or '{{', after '{name.text}'")
         # The entry is in the tree before its value is complete: an unclosed message is still a message.
         self._read_value(
             lambda value: message.entries.append(Entry(name.text, name.offset, value)), name, depth
@@ -182,13 +196,14 @@ class _Reader:
         self._token = next(self._tokens)
         return token
 
-    def _refuse(self, expected: str, opening: Token | None = None) -> NoReturn:
+    def _refuse(self, expected: str, opening: Token | None = None, hint: str = "") -> NoReturn:
         token = self._token
         if opening is not None:
             line, column = position(self._text, opening.offset)
             closing = f"'{_CLOSING[opening.text]}' for the '{opening.text}' opened at {line}:{column}"
             expected = closing if token.kind == "end" else f"{expected}, or {closing}"
-        raise SyntaxFault(token.offset, f"expected {expected}, found {_describe(token)}")
+        hint = hint or (_HINTS.get(token.text, "") if token.kind == "broken" else "")
+        raise SyntaxFault(token.offset, f"expected {expected}, found {_describe(token)}{hint}")
 
 
 def position(text: str, offset: int) -> tuple[int, int]:
@@ -216,6 +231,15 @@ def _describe(token: Token) -> str:
     if token.kind == "broken" and token.text in {'"', "'"}:
         return f"a string whose closing {token.text} is missing on its line"
     return f"'{token.text}'" if token.text.isprintable() else repr(token.text)
+
+
+def _name_hint(token: Token) -> str:
+    """Return advice on what stands where a field name is due."""
+    if token.kind == "mark" and token.text in {"{", "["}:
+        return "; the file is the message itself, without braces around it" if token.offset == 0 else ""
+    if token.kind == "mark" and token.text in _CLOSING.values():
+        return "; it closes nothing that is open"
+    return "; field names have no quotes" if token.kind == "string" else ""
 
 
 def _unescape(token: Token) -> bytes:

@@ -26,9 +26,9 @@ def _message(value: Any, message: MessageType) -> Iterator[str]:
 
 
 def _field(value: Any, field: Field) -> Iterator[str]:
-    if field.key_kind is not None:
+    if field.key is not None:
         for key, item in value.items():
-            shown = f"key: {_scalar(key, field.key_kind)}"
+            shown = f"key: {_scalar(key, field.key.kind)}"
             yield from _braces(field.name, [shown, *_item(item, field, "value")])
     elif field.is_repeated and field.message is None:
         yield f"{field.name}: [ {', '.join(_scalar(item, field.kind) for item in value)} ]"

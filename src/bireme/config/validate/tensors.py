@@ -21,8 +21,8 @@ def find_faults(config: ModelConfig, *, is_complete: bool) -> Iterator[str]:
 
     What is missing is a fault only when the lists are complete; what is there and wrong always is.
     """
-    tensors: Sequence[ModelInput | ModelOutput]
-    for kind, tensors in (("input", config.input), ("output", config.output)):
+    lists: dict[str, Sequence[ModelInput | ModelOutput]] = {"input": config.input, "output": config.output}
+    for kind, tensors in lists.items():
         for index, tensor in enumerate(tensors):
             label = f"model {kind} '{tensor.name}'" if tensor.name else f"model {kind} {kind}[{index}]"
             if is_complete:
