@@ -1,6 +1,6 @@
 """Bireme's HTTP front end against the real Triton and against the bare loop, in one interleaved run.
 
-    python benchmarks/http.py [--rounds 5] [--rows add,big,cpu,off,start,idle]
+    python -m benchmarks.http [--rounds 5] [--rows add,big,cpu,off,start,idle]
 
 Needs the lab (``benchmarks/lab/setup``) and, for the CPU-heavy row, a real model (``make demo`` or
 ``python examples/vision/build.py`` builds it). Prints one table per row; `docs/performance.md` holds a run's output.
@@ -22,12 +22,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from peers import HERE, LAB, Load, Peer, bireme, free_ports, perf_analyzer, program, triton
+from benchmarks.peers import HERE, LAB, Load, Peer, bireme, free_ports, perf_analyzer, program, triton
 from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(HERE.parent / "tests"))
-import onnx_models
+import onnx_models  # noqa: E402 - the tests' model makers
 
 console = Console()
 MODELS = HERE / "models"

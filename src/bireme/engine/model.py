@@ -227,7 +227,9 @@ class Model:
     def _answer(self, execution: Execution, results: Results) -> None:
         """Count the batch and answer its requests, in order."""
         self._inline.observe(execution.compute_output_start_ns - execution.compute_input_end_ns)
-        self.statistics.finish_execution(execution)
+        # Source: Triton's backends report a batch unless all of its requests failed.
+        if not all(isinstance(result, BiremeError) for result in results):
+            self.statistics.finish_execution(execution)
         end_ns = execution.compute_end_ns
         statistics = self.statistics
         for request, result in zip(execution.requests, results, strict=True):
