@@ -76,6 +76,7 @@ class Model:
         self._free = list(reversed(self._slots))
         self._num_in_flight = 0
         self._drained: asyncio.Future[None] | None = None
+        self._retirement: asyncio.Task[None] | None = None
 
     @property
     def num_in_flight(self) -> int:
@@ -135,12 +136,19 @@ class Model:
             )
 
     async def drain_and_close(self) -> None:
-        """Accept nothing more, let the accepted requests finish, then close the instances and the model file."""
-        if self._drained is None:
+        """Accept nothing more, let the accepted requests finish, then close the instances and the model file.
+
+        May be called again, and the caller may be cancelled: the retirement itself goes on.
+        """
+        if self._retirement is None:
             self._drained = self._loop.create_future()
             if self._num_in_flight == 0:
                 self._drained.set_result(None)
-        await asyncio.shield(self._drained)
+            self._retirement = self._loop.create_task(self._retire(self._drained))
+        await asyncio.shield(self._retirement)
+
+    async def _retire(self, drained: asyncio.Future[None]) -> None:
+        await drained
         self._set_deadline(None)
         await self._loop.run_in_executor(None, self._close)
 
