@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from bireme.backends.interface import Backend, Instance, LoadedModel, ModelContext, Placement
+from bireme.backends.interface import Backend, Instance, LoadedModel, ModelContext, Placement, RequestInstance
 from bireme.config import ModelConfig, apply_autocomplete, read_labels, validate
 from bireme.engine.batch import BatchPlan
 from bireme.engine.warmup import run_warmup
 from bireme.scheduling import Scheduler, build_scheduler
-from bireme.types import Internal
+from bireme.types import Unsupported
 
 log = logging.getLogger("bireme.engine")
 
@@ -69,8 +69,10 @@ def load_version(ctx: ModelContext, backend: Backend, *, auto_complete: bool) ->
         for placement, passive in placements(config):
             instance = loaded.create_instance(placement)
             undo.callback(instance.close)
-            if not hasattr(instance, "execute"):
-                raise Internal(f"backend '{backend.name}' made an instance that takes no tensors")
+            if isinstance(instance, RequestInstance):
+                raise Unsupported(
+                    f"backend '{backend.name}' of model '{ctx.name}' takes whole requests, which is not supported yet"
+                )
             if passive:
                 prepared.passive.append(instance)
             else:
