@@ -1,0 +1,202 @@
+"""What `bireme repo check` looks at: every rule of every model, without serving anything.
+
+For each model: the config file, the rules that a config must obey, label files, version directories, and then the model
+file itself, opened by its backend and warmed up as the server would. What is wrong never stops the look at the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bireme.backends.interface import Backend, LoadedModel, ModelContext
+from bireme.backends.registry import get_backend
+from bireme.cli.places import Places
+from bireme.config import (
+    ModelConfig,
+    apply_autocomplete,
+    complete_backend,
+    find_faults,
+    normalise,
+    normalise_instance_groups,
+    parse_text,
+    read_labels,
+)
+from bireme.engine.load_plan import LoadOverride, plan_load
+from bireme.engine.loading import load_version
+from bireme.engine.options import ServerOptions
+from bireme.repository import Catalogue, ConfigRules, select_versions
+from bireme.repository.layout import config_path, list_versions
+from bireme.types import BiremeError, InvalidArgument
+
+
+@dataclass(slots=True)
+class ModelReport:
+    """What was found out about one model."""
+
+    name: str
+    location: str
+    backend: str = ""
+    versions: tuple[int, ...] = ()
+    """Those that the server would load."""
+    faults: list[str] = field(default_factory=list)
+    """Why the model would not load, each with its place."""
+    notes: list[str] = field(default_factory=list)
+    """What is odd, and ignored."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the server would load the model."""
+        return not self.faults
+
+    def add(self, fault: str) -> None:
+        """Take a fault, once."""
+        if fault not in self.faults:
+            self.faults.append(fault)
+
+
+def check_repositories(options: ServerOptions, *, opens_models: bool = True) -> Iterator[ModelReport]:
+    """Yield a report on each model of the repositories, by name; without ``opens_models`` only files are read.
+
+    Raises:
+        InvalidArgument: a repository is no directory.
+        Unsupported: a repository is an object store.
+    """
+    catalogue = Catalogue.open(options.model_repository)
+    for name, storages in catalogue.list_names().items():
+        if len(storages) > 1:
+            where = " and ".join(storage.location for storage in storages)
+            yield ModelReport(
+                name,
+                where,
+                faults=[f"model '{name}' is in {where}: a name must be unique over all repositories"],
+            )
+            continue
+        with closing(storages[0].check_out(name)) as directory:
+            check = _ModelCheck(name, directory.path, catalogue, options, opens_models=opens_models)
+            yield check.run()
+
+
+class _ModelCheck:
+    """The look at one model; the report fills up on the way."""
+
+    def __init__(
+        self, name: str, model_dir: Path, catalogue: Catalogue, options: ServerOptions, *, opens_models: bool
+    ) -> None:
+        self._name = name
+        self._dir = model_dir
+        self._catalogue = catalogue
+        self._options = options
+        self._opens_models = opens_models
+        self._auto_complete = not options.disable_auto_complete_config
+        self._report = ModelReport(name, str(model_dir))
+        self._places: Places | None = None
+
+    def run(self) -> ModelReport:
+        """Look at everything; return the report."""
+        found = list_versions(self._dir)
+        for odd in found.odd:
+            self._report.notes.append(
+                f"{self._dir / odd}: ignored, a version directory is a positive integer without leading zero"
+            )
+        config = self._read_config(min(map(str, found.versions), default=None))
+        if config is None:
+            return self._report
+        self._report.backend = config.backend
+        self._report.versions = tuple(select_versions(config.version_policy, found.versions))
+        self._check_labels(config)
+        self._check_plan()
+        if self._opens_models and config.backend:
+            for version in self._report.versions:
+                self._check_version(config, version)
+        return self._report
+
+    def _read_config(self, first_version: str | None) -> ModelConfig | None:
+        """Return the config with defaults, as far as it can be had."""
+        path = config_path(self._dir, self._options.model_config_name)
+        config = ModelConfig()
+        if path.is_file():
+            try:
+                text = path.read_text("utf-8")
+                config = parse_text(text, path)
+            except UnicodeDecodeError as error:
+                self._report.add(f"{path}: the config file is not UTF-8 text: {error}")
+                return None
+            except InvalidArgument as error:
+                for fault in re.split(rf"; (?={re.escape(str(path))}:\d)", error.message):
+                    self._report.add(fault)
+                return None
+            self._places = Places(path, text)
+        elif not self._auto_complete:
+            self._report.add(f"{path}: the config file is mandatory while auto-completion is disabled")
+        try:
+            version_dir = self._dir / first_version if first_version else None
+            config = normalise(complete_backend(config, self._name, version_dir))
+        except BiremeError as error:
+            self._add(error.message)
+            return None
+        self._add_faults(config, require_io=not self._auto_complete)
+        return config if config.name else replace(config, name=self._name)
+
+    def _check_labels(self, config: ModelConfig) -> None:
+        for output in config.output:
+            if output.label_filename:
+                try:
+                    read_labels(self._dir, output.label_filename)
+                except BiremeError as error:
+                    self._add(error.message)
+
+    def _check_plan(self) -> None:
+        """Ask what a load would do; a config without faults may still ask for what is not supported."""
+        if self._report.faults:
+            if not self._report.versions:
+                self._report.add(f"{self._dir}: no version directory would be loaded")
+            return
+        rules = ConfigRules(self._options.model_config_name, self._auto_complete)
+        try:
+            plan_load(self._name, LoadOverride(), catalogue=self._catalogue, rules=rules, loaded=None)
+        except BiremeError as error:
+            self._add(error.message)
+
+    def _check_version(self, config: ModelConfig, version: int) -> None:
+        version_dir = self._dir / str(version)
+        try:
+            backend = get_backend(config.backend)
+            ctx = ModelContext(
+                self._name,
+                version,
+                self._dir,
+                version_dir,
+                normalise_instance_groups(config),
+                self._options.settings_of(config.backend),
+            )
+            if self._report.is_good:
+                load_version(ctx, backend, auto_complete=self._auto_complete).close()
+            else:
+                self._check_file(ctx, backend)
+        except BiremeError as error:
+            self._add(error.message, version_dir)
+
+    def _check_file(self, ctx: ModelContext, backend: Backend) -> None:
+        """Compare the model file with a config that has faults: there may be more of them."""
+        loaded: LoadedModel
+        with closing(backend.load(ctx)) as loaded:
+            config = ctx.config
+            if self._auto_complete:
+                config = apply_autocomplete(config, loaded.complete_config(config))
+            self._add_faults(config, require_io=True)
+            loaded.check_config(config)
+
+    def _add_faults(self, config: ModelConfig, *, require_io: bool) -> None:
+        for fault in find_faults(config, name=self._name, require_io=require_io):
+            self._add(fault)
+
+    def _add(self, fault: str, version_dir: Path | None = None) -> None:
+        """Take a fault with its place: a line of the config, else the version's or the model's directory."""
+        if self._places is not None and (version_dir is None or self._places.knows(fault)):
+            self._report.add(self._places.prefix(fault) + fault)
+        else:
+            self._report.add(f"{version_dir or self._dir}: {fault}")

@@ -1,0 +1,330 @@
+"""The flags of ``bireme serve``, as data: help, ``docs/cli.md``, parsing and the checks all read this one table.
+
+It names every flag of tritonserver. What a flag stands for is one of three things:
+
+- it works: neither ``feature`` nor ``no_effect`` is set;
+- it tunes something that is built differently here: accepted, and ``no_effect`` says why nothing changes;
+- it belongs to a ``feature`` of a later release: accepted where it switches that feature off, or sets up a feature
+  that is off; refused otherwise, so that nobody takes a silent server for one that does what was asked.
+
+Source: Triton ``command_line_parser.cc`` (``SetupOptions``); defaults from there and from ``TritonServerParameters``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bireme.cli.values import (
+    BACKEND_SETTING,
+    BOOL,
+    CONFIG_NAME,
+    MILLISECONDS,
+    PATH,
+    PATTERN,
+    PORT,
+    RESTRICTED_GROUP,
+    SWITCH,
+    TEXT,
+    VERBOSITY,
+    ValueType,
+    choice,
+    integer,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something tritonserver does and this release does not."""
+
+    name: str
+    """Fits after "not supported yet:" and before "comes with a later release"."""
+    switches: tuple[str, ...] = ()
+    """The flags that turn it on. Its other flags mean nothing while it is off."""
+    on_by_default: bool = False
+    """Whether tritonserver has it on when no switch is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag: its name without dashes, the type of its value, and what it does."""
+
+    name: str
+    type: ValueType
+    text: str
+    default: Any = None
+    short: str = ""
+    alias: str = ""
+    repeat: bool = False
+    extension: bool = False
+    """Not a flag of tritonserver."""
+    no_effect: str = ""
+    feature: Feature | None = None
+    off: tuple[str, ...] = ()
+    """The texts that leave the feature off."""
+
+
+GRPC = Feature("the gRPC front end", ("allow-grpc",), on_by_default=True)
+SAGEMAKER = Feature("the SageMaker front end", ("allow-sagemaker",))
+VERTEX = Feature("the Vertex AI front end", ("allow-vertex-ai",))
+TRACING = Feature("tracing", ("trace-config", "trace-level"))
+CACHE = Feature("the response cache", ("cache-config", "response-cache-byte-size"))
+RATE_LIMITER = Feature("the rate limiter", ("rate-limit",))
+SHARED_MEMORY = Feature("client shared memory", ("allow-client-shm",))
+NAMESPACES = Feature("one name in several repositories")
+BACKEND_DIRECTORY = Feature("loading backends from a directory")
+REPOSITORY_AGENTS = Feature("repository agents")
+HOST_POLICIES = Feature("host policies")
+
+_FALSE = ("false", "off", "0", "no")
+_NO_GPU = "models run on the CPU; GPU instances come with a later release"
+
+
+def _later(
+    name: str, type_: ValueType, feature: Feature, *, off: tuple[str, ...] = (), repeat: bool = False
+) -> Flag:
+    return Flag(name, type_, "", feature=feature, off=off, repeat=repeat)
+
+
+def _without_effect(name: str, type_: ValueType, why: str, *, repeat: bool = False) -> Flag:
+    return Flag(name, type_, "", no_effect=why, repeat=repeat)
+
+
+SECTIONS: dict[str, tuple[Flag, ...]] = {
+    "Server": (
+        Flag("id", TEXT, "Name of this server in its metadata.", "triton"),
+        Flag(
+            "exit-timeout-secs",
+            integer(0),
+            "Seconds that in-flight requests have to finish after SIGTERM or Ctrl-C.",
+            30,
+        ),
+    ),
+    "Model repository": (
+        Flag(
+            "model-repository",
+            PATH,
+            "Directory of models, one folder each. Repeat for several; a model's name must be unique among them.",
+            short="m",
+            alias="model-store",
+            repeat=True,
+        ),
+        Flag(
+            "model-control-mode",
+            choice("none", "poll", "explicit"),
+            "none: load everything once. poll: follow changes of the folders. explicit: load and unload on request, "
+            "and at start what --load-model names.",
+            "none",
+        ),
+        Flag(
+            "load-model",
+            TEXT,
+            "Model to load at start, in mode explicit. Repeat for several; '*' alone means all.",
+            repeat=True,
+        ),
+        Flag("repository-poll-secs", integer(0), "Seconds between two looks, in mode poll. 0: never.", 15),
+        Flag("exit-on-error", BOOL, "Stop with exit status 1 when a model fails to load at start.", True),
+        Flag(
+            "strict-readiness",
+            BOOL,
+            "The server is ready only while every known model is. False: as soon as it answers.",
+            True,
+        ),
+        Flag(
+            "disable-auto-complete-config",
+            SWITCH,
+            "Take config files as they are; nothing is filled in from the model file.",
+            False,
+        ),
+        Flag(
+            "model-config-name",
+            CONFIG_NAME,
+            "Use configs/NAME.pbtxt of a model where it has one, instead of config.pbtxt.",
+        ),
+        Flag("model-load-thread-count", integer(1), "Models that load at the same time.", 4),
+        Flag("model-load-retry-count", integer(0), "Further tries when a model fails to load.", 0),
+    ),
+    "HTTP": (
+        Flag("allow-http", BOOL, "Listen for HTTP requests.", True),
+        Flag("http-address", TEXT, "Address to listen on.", "0.0.0.0"),
+        Flag("http-port", PORT, "Port to listen on. 0: any free one.", 8000, short="p"),
+        Flag("reuse-http-port", BOOL, "Share the port with other servers that say so too.", False),
+        Flag(
+            "http-header-forward-pattern",
+            PATTERN,
+            "Headers whose name matches become request parameters. Unanchored, in any case.",
+            "",
+        ),
+        Flag(
+            "http-max-input-size",
+            integer(1, metavar="BYTES"),
+            "Limit of a request's JSON part, of a tensor sent as JSON, and of a decompressed body. Binary tensors "
+            "are not counted.",
+            67108864,
+        ),
+        Flag(
+            "http-restricted-api",
+            RESTRICTED_GROUP,
+            "Answer these routes only with this header. A category belongs to one group. Categories: health, "
+            "metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging.",
+            repeat=True,
+        ),
+        Flag(
+            "http-cors-origin",
+            TEXT,
+            "Let pages of this origin call the server from a browser; '*' for any. Repeat for several.",
+            repeat=True,
+            extension=True,
+        ),
+    ),
+    "Metrics": (
+        Flag("allow-metrics", BOOL, "Serve Prometheus metrics.", True),
+        Flag("metrics-address", TEXT, "Address to listen on. Default: that of --http-address.", ""),
+        Flag("metrics-port", PORT, "Port to listen on. 0: any free one.", 8002),
+        Flag("allow-cpu-metrics", BOOL, "Include the CPU's use and memory.", True),
+        Flag("metrics-interval-ms", MILLISECONDS, "How old a sampled value may be.", 2000.0),
+        Flag(
+            "metrics-config",
+            ValueType("KEY=VALUE", str),
+            "counter_latencies=true, histogram_latencies=false, summary_latencies=false, "
+            "summary_quantiles=0.5:0.05,0.9:0.01,…",
+            repeat=True,
+        ),
+    ),
+    "Logging": (
+        Flag("log-verbose", VERBOSITY, "Level of detail; true is 1.", 0, short="v"),
+        Flag("log-info", BOOL, "Write information.", True),
+        Flag("log-warning", BOOL, "Write warnings.", True),
+        Flag("log-error", BOOL, "Write errors.", True),
+        Flag(
+            "log-format",
+            choice("default", "ISO8601", "json"),
+            "Form of a line; json (an extension) writes one object per line.",
+            "default",
+        ),
+        Flag("log-file", PATH, "Write to this file instead of the console.", ""),
+        Flag(
+            "access-log",
+            PATH,
+            "Write one line per request to this file: id, model, version, status, phases. '-' is the console.",
+            "",
+            extension=True,
+        ),
+    ),
+    "Backends": (
+        Flag(
+            "backend-config",
+            BACKEND_SETTING,
+            "A backend's setting; without a backend, one of all. Example: default-max-batch-size=8.",
+            repeat=True,
+        ),
+    ),
+    "Accepted without effect": (
+        _without_effect("http-thread-count", integer(), "one event loop serves every connection"),
+        _without_effect("allow-gpu-metrics", BOOL, _NO_GPU),
+        _without_effect("enable-peer-access", BOOL, _NO_GPU),
+        _without_effect("pinned-memory-pool-byte-size", integer(), _NO_GPU),
+        _without_effect("cuda-memory-pool-byte-size", TEXT, _NO_GPU, repeat=True),
+        _without_effect("cuda-virtual-address-size", TEXT, _NO_GPU, repeat=True),
+        _without_effect("min-supported-compute-capability", TEXT, _NO_GPU),
+        _without_effect("model-load-gpu-limit", TEXT, _NO_GPU, repeat=True),
+        _without_effect("buffer-manager-thread-count", integer(), "tensors are handed on, not copied"),
+    ),
+    "Deprecated": (
+        Flag(
+            "strict-model-config",
+            BOOL,
+            "true is --disable-auto-complete-config, which is its newer name.",
+        ),
+        _later("response-cache-byte-size", integer(), CACHE, off=("0",)),
+        _later("trace-file", PATH, TRACING),
+        _later("trace-level", TEXT, TRACING, off=("OFF", "false", "0"), repeat=True),
+        _later("trace-rate", integer(), TRACING),
+        _later("trace-count", integer(), TRACING),
+        _later("trace-log-frequency", integer(), TRACING),
+    ),
+    "Later releases": (
+        _later("allow-grpc", BOOL, GRPC, off=_FALSE),
+        _later("grpc-address", TEXT, GRPC),
+        _later("grpc-port", PORT, GRPC),
+        _later("reuse-grpc-port", BOOL, GRPC, off=_FALSE),
+        _later("grpc-header-forward-pattern", PATTERN, GRPC, off=("",)),
+        _later("grpc-infer-thread-count", integer(2, 128), GRPC),
+        _later("grpc-infer-allocation-pool-size", integer(), GRPC),
+        _later("grpc-max-response-pool-size", integer(), GRPC),
+        _later("grpc-use-ssl", BOOL, GRPC, off=_FALSE),
+        _later("grpc-use-ssl-mutual", BOOL, GRPC, off=_FALSE),
+        _later("grpc-server-cert", PATH, GRPC),
+        _later("grpc-server-key", PATH, GRPC),
+        _later("grpc-root-cert", PATH, GRPC),
+        _later(
+            "grpc-infer-response-compression-level",
+            choice("none", "low", "medium", "high"),
+            GRPC,
+            off=("none",),
+        ),
+        _later("grpc-keepalive-time", integer(), GRPC),
+        _later("grpc-keepalive-timeout", integer(), GRPC),
+        _later("grpc-keepalive-permit-without-calls", BOOL, GRPC, off=_FALSE),
+        _later("grpc-http2-max-pings-without-data", integer(), GRPC),
+        _later("grpc-http2-min-recv-ping-interval-without-data", integer(), GRPC),
+        _later("grpc-http2-max-ping-strikes", integer(), GRPC),
+        _later("grpc-max-connection-age", integer(), GRPC),
+        _later("grpc-max-connection-age-grace", integer(), GRPC),
+        _later("grpc-restricted-protocol", TEXT, GRPC, repeat=True),
+        _later("allow-sagemaker", BOOL, SAGEMAKER, off=_FALSE),
+        _later("sagemaker-port", PORT, SAGEMAKER),
+        _later("sagemaker-safe-port-range", TEXT, SAGEMAKER),
+        _later("sagemaker-thread-count", integer(), SAGEMAKER),
+        _later("allow-vertex-ai", BOOL, VERTEX, off=_FALSE),
+        _later("vertex-ai-port", PORT, VERTEX),
+        _later("vertex-ai-thread-count", integer(), VERTEX),
+        _later("vertex-ai-default-model", TEXT, VERTEX),
+        _later("trace-config", TEXT, TRACING, off=("level=OFF", "level=false"), repeat=True),
+        _later("cache-config", TEXT, CACHE, repeat=True),
+        _later("cache-directory", PATH, CACHE),
+        _later("rate-limit", choice("off", "execution_count"), RATE_LIMITER, off=("off",)),
+        _later("rate-limit-resource", TEXT, RATE_LIMITER, repeat=True),
+        _later("allow-client-shm", BOOL, SHARED_MEMORY, off=_FALSE),
+        _later("model-namespacing", BOOL, NAMESPACES, off=_FALSE),
+        _later("backend-directory", PATH, BACKEND_DIRECTORY),
+        _later("repoagent-directory", PATH, REPOSITORY_AGENTS),
+        _later("host-policy", TEXT, HOST_POLICIES, repeat=True),
+    ),
+}
+"""Every flag, by section, in the order of the help."""
+
+FLAGS: dict[str, Flag] = {flag.name: flag for flags in SECTIONS.values() for flag in flags}
+"""Every flag by name."""
+
+
+def find_unsupported(given: dict[str, list[str]]) -> list[str]:
+    """Return a message for every given flag that asks for a feature of a later release.
+
+    ``given`` holds the texts of each flag on the command line, by name, in order.
+    """
+    return [
+        f"--{name}: not supported yet: {feature.name} comes with a later release{_way_out(feature)}"
+        for name, texts in given.items()
+        if (feature := FLAGS[name].feature) is not None
+        and not _leaves_off(name, texts)
+        and (name in feature.switches or not feature.switches or _is_on(feature, given))
+    ]
+
+
+def _leaves_off(name: str, texts: list[str]) -> bool:
+    off = {text.lower() for text in FLAGS[name].off}
+    return all(text.lower() in off for text in texts)
+
+
+def _is_on(feature: Feature, given: dict[str, list[str]]) -> bool:
+    """Whether tritonserver would have the feature on."""
+    named = [switch for switch in feature.switches if switch in given]
+    if not named:
+        return feature.on_by_default
+    return any(not _leaves_off(switch, given[switch]) for switch in named)
+
+
+def _way_out(feature: Feature) -> str:
+    """Where a feature is on by default in tritonserver, its flags pass once it is switched off."""
+    return f" (with --{feature.switches[0]}=false its flags are accepted)" if feature.on_by_default else ""

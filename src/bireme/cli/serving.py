@@ -1,0 +1,167 @@
+"""Serving: one run of the server, from its settings to its exit status.
+
+Start: ports first (a taken port must not cost the minutes that large models load), then models; until they are loaded
+the server answers that it is not ready. Stop, on SIGTERM or SIGINT: not ready at once, requests in flight finish, exit
+status 0. A second signal, or the end of ``--exit-timeout-secs``, ends the process at once with exit status 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
+
+from bireme import __version__
+from bireme.cli.settings import Settings
+from bireme.engine import Server
+from bireme.frontend.http import HttpFrontend
+from bireme.frontend.metrics import MetricsFrontend
+from bireme.telemetry import log
+from bireme.types import Unavailable
+
+_logger = log.get_logger(__name__)
+
+_FLUSH_GRACE_S = 1.0
+"""What a slow reader has at least to take the rest of its answer, once the models are done."""
+
+
+class _FrontEnd(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self, grace_s: float) -> None: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+class Serving:
+    """One server with its front ends, until a signal ends it."""
+
+    def __init__(self, settings: Settings, *, started_ns: int) -> None:
+        """Take ``settings``; ``started_ns`` (monotonic) is where "ready in" counts from."""
+        self._settings = settings
+        self._started_ns = started_ns
+        self._server = Server(options=settings.server)
+        self._front_ends: list[tuple[str, _FrontEnd]] = []
+        self._stop_asked: asyncio.Future[str] | None = None
+
+    def run(self) -> int:
+        """Serve; return the exit status.
+
+        Raises:
+            BiremeError: the server could not start.
+        """
+        log.configure(**self._settings.log)
+        for note in self._settings.notes:
+            _logger.warning(note)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(self._main())
+
+    async def _main(self) -> int:
+        self._stop_asked = asyncio.get_running_loop().create_future()
+        self._listen_for_signals()
+        start = asyncio.ensure_future(self._start())
+        events: list[asyncio.Future[Any]] = [start, self._stop_asked]
+        await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+        if not start.done():
+            # Loading threads cannot be interrupted, and nobody waits for what they do.
+            _logger.info("received %s while starting: exiting", self._stop_asked.result())
+            _exit_now(0)
+        start.result()
+        _logger.info(
+            "received %s: requests in flight have %g s to finish; a second signal exits at once",
+            await self._stop_asked,
+            self._settings.server.exit_timeout_secs,
+        )
+        return await self._stop()
+
+    async def _start(self) -> None:
+        try:
+            await self._open_ports()
+            await self._server.start()
+        except BaseException:
+            await self._close_ports(0)
+            raise
+        # What is here now stays: the collector need not look at it again and again (nor copy it, after a fork).
+        gc.collect()
+        gc.freeze()
+        _logger.info(
+            "Bireme %s is ready in %d ms", __version__, (time.monotonic_ns() - self._started_ns) // 1_000_000
+        )
+
+    async def _open_ports(self) -> None:
+        settings = self._settings
+        if settings.http is not None:
+            await self._open("HTTP", HttpFrontend(self._server, settings.http), settings.http.address)
+        if settings.metrics is not None:
+            await self._open(
+                "metrics", MetricsFrontend(self._server, settings.metrics), settings.metrics.address
+            )
+
+    async def _open(self, name: str, front_end: _FrontEnd, address: str) -> None:
+        try:
+            await front_end.start()
+        except Unavailable as error:
+            raise Unavailable(
+                f"{error.message}; choose another port for {name} with --{name.lower()}-port"
+            ) from error
+        self._front_ends.append((name, front_end))
+        host = f"[{address}]" if ":" in address else address
+        path = "/metrics" if name == "metrics" else ""
+        _logger.info("listening for %s requests on http://%s:%d%s", name, host, front_end.port, path)
+
+    async def _stop(self) -> int:
+        timeout_s = self._settings.server.exit_timeout_secs
+        deadline = time.monotonic() + timeout_s
+        # The ports stay open meanwhile: probes hear "not ready" and requests a clear refusal, not a reset.
+        is_clean = await self._server.stop(timeout_s)
+        if not is_clean:
+            _logger.error("not everything finished within --exit-timeout-secs=%g", timeout_s)
+            _exit_now(1)
+        await self._close_ports(max(deadline - time.monotonic(), _FLUSH_GRACE_S))
+        _logger.info("stopped")
+        return 0
+
+    async def _close_ports(self, grace_s: float) -> None:
+        await asyncio.gather(*(front_end.stop(grace_s) for _, front_end in self._front_ends))
+
+    def _listen_for_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+            except NotImplementedError:  # Windows: handlers run between two bytecodes, wherever that is
+                signal.signal(number, self._on_raw_signal)
+
+    def _on_raw_signal(self, number: int, _frame: object) -> None:
+        assert self._stop_asked is not None
+        self._stop_asked.get_loop().call_soon_threadsafe(self._on_signal, number)
+
+    def _on_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        assert self._stop_asked is not None
+        if self._stop_asked.done():
+            _logger.error("received %s again: exiting without waiting", name)
+            _exit_now(1)
+        self._stop_asked.set_result(name)
+
+
+def _exit_now(status: int) -> NoReturn:
+    """End the process without waiting for any thread."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        from uvloop import new_event_loop
+    except ImportError:  # Windows
+        return None
+    return new_event_loop
