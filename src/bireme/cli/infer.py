@@ -15,7 +15,14 @@ _SCALINGS = ("auto", "none", "unit", "signed", "imagenet")
 @click.command()
 @click.argument("model")
 @click.argument("inputs", nargs=-1, metavar="[INPUT]...")
-@click.option("-u", "--url", default="http://localhost:8000", show_default=True, help="The server to ask.")
+@click.option(
+    "-u",
+    "--url",
+    default="http://localhost:8000",
+    show_default=True,
+    metavar="URL",
+    help="The server to ask.",
+)
 @click.option(
     "-m",
     "--model-repository",
@@ -31,6 +38,7 @@ _SCALINGS = ("auto", "none", "unit", "signed", "imagenet")
     "-s",
     "--scale",
     type=click.Choice(_SCALINGS),
+    metavar="|".join(_SCALINGS),
     default="auto",
     show_default=True,
     help="Values of a picture: none 0…255, unit 0…1, signed -1…1, imagenet normalised; auto is unit for float "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -82,10 +83,11 @@ def _print(report: ModelReport) -> None:
     )
     what = click.style(f"{report.backend or 'backend unknown'}, {versions}", dim=True)
     click.echo(f"{mark}  {report.name}  {what}")
+    here = f"{Path.cwd()}/"  # paths as the user would type them
     for fault in report.faults:
-        click.echo(f"        {fault}")
+        click.echo(f"        {fault.replace(here, '')}")
     for note in report.notes:
-        click.echo(click.style(f"        note: {note}", dim=True))
+        click.echo(click.style(f"        note: {note.replace(here, '')}", dim=True))
 
 
 def _print_summary(reports: list[ModelReport]) -> None:

@@ -149,7 +149,7 @@ class LocalRepository:
             {tensor.name: tensor for tensor in call.inputs},
             version=call.version,
             outputs=list(call.outputs),
-            parameters=parameters or None,
+            parameters=parameters,
             id=call.id,
         )
         took_ms = (time.perf_counter() - start) * 1e3
