@@ -1,1 +1,17 @@
-"""TODO"""
+"""The engine: models, their lifecycle, and `Server`, the in-process API that everything above calls."""
+
+from bireme.engine.blocking import BlockingServer
+from bireme.engine.inference import InferResult
+from bireme.engine.model import Model
+from bireme.engine.options import ModelControlMode, ServerOptions
+from bireme.engine.server import Server, ServerState
+
+__all__ = [
+    "BlockingServer",
+    "InferResult",
+    "Model",
+    "ModelControlMode",
+    "Server",
+    "ServerOptions",
+    "ServerState",
+]

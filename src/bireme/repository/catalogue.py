@@ -109,7 +109,7 @@ class Catalogue:
                 names = storage.list_names()
             except OSError as error:
                 is_complete = False
-                log.error("failed to poll model repository '%s': %s", storage.location, error)
+                log.error("failed to poll model repository '%s': %s", storage.location, error)  # noqa: TRY400
                 continue
             for name in names:
                 if is_model_candidate(name):

@@ -1,0 +1,166 @@
+"""What a load call has to do: which files, which config, which versions to load, which to leave as they are.
+
+Blocking (it reads directories and files): for a loading thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bireme.config import ModelConfig
+from bireme.engine.model_state import LoadSource
+from bireme.repository import (
+    Catalogue,
+    ConfigRules,
+    Fingerprint,
+    ModelDirectory,
+    describe_policy,
+    read_config,
+    select_versions,
+    version_of_path,
+    write_override,
+)
+from bireme.types import Internal, InvalidArgument, NotFound, Unsupported
+
+
+class NotInRepository(Internal):
+    """The model is in no repository, in several, or its directory cannot be read."""
+
+    def __init__(self, name: str, why: str) -> None:
+        self.why = why
+        super().__init__(f"failed to load '{name}', failed to poll from model repository: {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOverride:
+    """What a load call brings along instead of the repository's files."""
+
+    config: str | None = None
+    """A whole ModelConfig as JSON; it replaces the config file."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Files by path in the model directory; with any, nothing of the repository is looked at."""
+
+    def __bool__(self) -> bool:
+        return self.config is not None or bool(self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """The work of one load."""
+
+    name: str
+    source: LoadSource
+    versions: tuple[int, ...]
+    """Those that will serve when the load has succeeded, ascending."""
+    kept: frozenset[int]
+    """Those of them that already serve and that nothing has changed for."""
+
+    @property
+    def to_load(self) -> tuple[int, ...]:
+        """The versions that must be loaded."""
+        return tuple(version for version in self.versions if version not in self.kept)
+
+
+def plan_load(
+    name: str,
+    override: LoadOverride,
+    *,
+    catalogue: Catalogue,
+    rules: ConfigRules,
+    loaded: LoadSource | None,
+    ready: Iterable[int] = (),
+    retry: bool = False,
+) -> LoadPlan | None:
+    """Return what loading ``name`` means now, None if nothing has changed since ``loaded`` was.
+
+    ``ready`` are the versions of ``loaded`` that serve; ``retry`` says that the last load failed, so that unchanged
+    files are no reason to do nothing.
+
+    A version is kept when it serves, none of its files nor any file outside the version directories has changed, and
+    the config says the same apart from the version policy. (Triton also changes instance groups in place; here that
+    is an ordinary hot swap.)
+
+    Raises:
+        NotInRepository: the model is in no repository, in several, or its directory cannot be read.
+        InvalidArgument: the config or the override is wrong.
+        Unsupported: the config asks for something that this server does not do.
+    """
+    directory, fingerprint = _locate(name, override, catalogue)
+    if fingerprint is not None and loaded is not None and loaded.fingerprint == fingerprint and not retry:
+        return None
+    try:
+        available = catalogue.list_versions(directory.path).versions
+    except OSError as error:
+        raise NotInRepository(name, f"its directory cannot be read: {error}") from error
+    first = min(map(str, available), default=None)
+    config = read_config(
+        name, directory.path, directory.path / first if first else None, rules, override.config
+    )
+    _check_supported(config)
+    versions = tuple(select_versions(config.version_policy, available))
+    if not versions:
+        raise InvalidArgument(
+            f"at least one version must be available under the version policy of model '{name}': the policy is "
+            f"{describe_policy(config.version_policy)}, "
+            f"'{directory.path}' has {', '.join(map(str, available)) or 'no version directories'}"
+        )
+    source = LoadSource(directory, config, None if override else fingerprint)
+    kept = _unchanged(source, loaded).intersection(ready, versions)
+    return LoadPlan(name, source, versions, frozenset(kept))
+
+
+def _locate(
+    name: str, override: LoadOverride, catalogue: Catalogue
+) -> tuple[ModelDirectory, Fingerprint | None]:
+    """Return the model's directory, and its fingerprint if the load is to be compared with an earlier one."""
+    if override.files:
+        if override.config is None:
+            raise InvalidArgument("Load parameter 'config' must be specified for model file override")
+        return write_override(name, override.files), None
+    try:
+        storage = catalogue.find(name)
+        # The fingerprint comes first: a file that changes while the model loads then counts as changed afterwards.
+        fingerprint = None if override else storage.fingerprint(name)
+        return storage.check_out(name), fingerprint
+    except NotFound as error:
+        raise NotInRepository(name, error.message) from None
+    except OSError as error:
+        raise NotInRepository(name, f"its directory cannot be read: {error}") from error
+
+
+def _check_supported(config: ModelConfig) -> None:
+    if config.ensemble_scheduling is not None:
+        raise Unsupported(f"model '{config.name}' has 'ensemble_scheduling': ensembles are not supported yet")
+    if config.model_repository_agents is not None and config.model_repository_agents.agents:
+        names = ", ".join(agent.name for agent in config.model_repository_agents.agents)
+        raise Unsupported(
+            f"model '{config.name}' has 'model_repository_agents' ({names}): repository agents are not supported"
+        )
+
+
+def _unchanged(source: LoadSource, loaded: LoadSource | None) -> set[int]:
+    """Return the versions that may stay as they are when ``source`` takes the place of ``loaded``."""
+    if (
+        loaded is None
+        or source.fingerprint is None
+        or loaded.fingerprint is None
+        or loaded.directory.path != source.directory.path
+        or replace(loaded.config, version_policy=None) != replace(source.config, version_policy=None)
+    ):
+        return set()
+    versions = {version_of_path(path) for path in source.fingerprint.files}
+    # The configs were compared; their files' times do not matter.
+    changed = {
+        version_of_path(path)
+        for path in loaded.fingerprint.changed_paths(source.fingerprint)
+        if not _is_config(path)
+    }
+    if None in changed:
+        return set()
+    return {version for version in versions - changed if version is not None}
+
+
+def _is_config(path: str) -> bool:
+    return Path(path).suffix == ".pbtxt" and (path == "config.pbtxt" or path.startswith("configs/"))

@@ -1,0 +1,136 @@
+"""ModelControl: the control modes — what is loaded at start, and what the repositories' changes lead to.
+
+    none      everything at start, then nothing changes
+    poll      everything at start, then what has changed in the repositories, once it has stopped changing
+    explicit  what `Server.load_model` and `unload_model` say
+
+Source: Triton ``model_repository_manager.cc`` (``Create``, ``PollAndUpdateInternal``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from bireme.engine.lifecycle import Lifecycle
+from bireme.engine.options import ModelControlMode, ServerOptions
+from bireme.repository import PollTracker, Snapshot
+from bireme.types import BiremeError
+
+log = logging.getLogger("bireme.engine")
+
+# At start, files changed within this time may still be on their way in: then there is a second look before loading.
+_SETTLE_S = 1.0
+
+
+class ModelControl:
+    """Drives a `Lifecycle` as the control mode says. Loop thread only."""
+
+    def __init__(self, lifecycle: Lifecycle, options: ServerOptions) -> None:
+        self._lifecycle = lifecycle
+        self._catalogue = lifecycle.catalogue
+        self._mode = ModelControlMode(options.model_control_mode)
+        self._load_model = options.load_model
+        self._period_s = options.repository_poll_secs
+        self._tracker = PollTracker()
+        self._polling: asyncio.Task[None] | None = None
+        self._actions: set[asyncio.Task[None]] = set()
+
+    @property
+    def allows_calls(self) -> bool:
+        """Whether load and unload calls are allowed."""
+        return self._mode is ModelControlMode.EXPLICIT
+
+    async def load_initial(self) -> dict[str, BiremeError]:
+        """Load what the mode wants at start; return the models that failed, each with its reason.
+
+        Models load in parallel, and one that fails does not stop the others.
+        """
+        if self._mode is ModelControlMode.POLL:
+            return await self._load_polled()
+        if self._mode is ModelControlMode.EXPLICIT and self._load_model != ("*",):
+            return await self._lifecycle.load_all(dict.fromkeys(self._load_model))
+        names = await asyncio.to_thread(self._catalogue.list_names)
+        failures = {
+            name: self._lifecycle.mark_duplicate(name, [storage.location for storage in storages])
+            for name, storages in names.items()
+            if len(storages) > 1
+        }
+        return failures | await self._lifecycle.load_all(name for name in names if name not in failures)
+
+    def start_polling(self) -> None:
+        """Watch the repositories from now on, if the mode says so."""
+        if self._mode is ModelControlMode.POLL and self._period_s > 0:
+            self._polling = asyncio.get_running_loop().create_task(self._poll_forever())
+
+    async def stop_polling(self) -> None:
+        """Watch no longer. Loads that polling has begun go on."""
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.wait([self._polling])
+            self._polling = None
+
+    async def poll(self) -> None:
+        """Look at the repositories once and begin what has to be done; it goes on in the background."""
+        snapshot = await asyncio.to_thread(self._catalogue.take_snapshot)
+        changes = self._tracker.observe(snapshot)
+        for name in changes.deleted:
+            self._begin(self._unload(name, snapshot))
+        for name in (*changes.added, *changes.modified):
+            self._begin(self._load(name))
+
+    async def wait_for_actions(self) -> None:
+        """Wait until everything that polls have begun has ended."""
+        while self._actions:
+            await asyncio.wait(self._actions)
+
+    async def _load_polled(self) -> dict[str, BiremeError]:
+        """Take the two looks that a load needs, the second one at once for files that have long been there."""
+        snapshot = await asyncio.to_thread(self._catalogue.take_snapshot)
+        self._tracker.observe(snapshot)
+        if _is_fresh(snapshot):
+            await asyncio.sleep(min(_SETTLE_S, self._period_s or _SETTLE_S))
+            snapshot = await asyncio.to_thread(self._catalogue.take_snapshot)
+        changes = self._tracker.observe(snapshot)
+        failures = {
+            name: self._lifecycle.mark_duplicate(name, locations)
+            for name, locations in snapshot.duplicates.items()
+        }
+        failures |= await self._lifecycle.load_all(changes.added)
+        for name in failures:
+            self._tracker.mark_failed(name)
+        return failures
+
+    async def _poll_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._period_s)
+            try:
+                await self.poll()
+            except Exception:  # one bad look must not be the last one
+                log.exception("failed to poll the model repositories")
+
+    async def _load(self, name: str) -> None:
+        try:
+            await self._lifecycle.load(name)
+        except BiremeError:  # the reason is in the log and in the index
+            self._tracker.mark_failed(name)
+        else:
+            self._tracker.mark_loaded(name)
+
+    async def _unload(self, name: str, snapshot: Snapshot) -> None:
+        await self._lifecycle.unload(name)
+        if name in snapshot.duplicates:
+            self._lifecycle.mark_duplicate(name, snapshot.duplicates[name])
+
+    def _begin(self, action: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(action)
+        self._actions.add(task)
+        task.add_done_callback(self._actions.discard)
+
+
+def _is_fresh(snapshot: Snapshot) -> bool:
+    newest_ns = max((mark.newest_change_ns for mark in snapshot.models.values()), default=0)
+    return time.time_ns() - newest_ns < _SETTLE_S * 1e9

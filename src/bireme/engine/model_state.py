@@ -1,0 +1,141 @@
+"""The states of model versions, as the repository index shows them. Loop thread only.
+
+    (absent) → LOADING → READY → UNLOADING → UNAVAILABLE "unloaded"
+               LOADING → UNAVAILABLE <reason>
+               UNLOADING, UNAVAILABLE → LOADING
+
+A reload loads a second, hidden copy beside a READY version: the state stays READY and its model is swapped. Only READY
+versions can be selected.
+
+Source: Triton ``model_lifecycle.cc``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bireme.config import ModelConfig
+from bireme.engine.model import Model
+from bireme.repository import Fingerprint, ModelDirectory
+
+UNLOADED = "unloaded"
+"""The reason of a version that is not available because somebody wanted it so."""
+
+
+class VersionState(StrEnum):
+    """State of one model version."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+_ALLOWED = {
+    None: {VersionState.LOADING},
+    VersionState.LOADING: {VersionState.READY, VersionState.UNAVAILABLE},
+    VersionState.READY: {VersionState.READY, VersionState.UNLOADING},
+    VersionState.UNLOADING: {VersionState.UNAVAILABLE, VersionState.LOADING},
+    VersionState.UNAVAILABLE: {VersionState.LOADING},
+}
+
+
+class VersionRecord:
+    """One version's state. ``model`` serves while READY and is finishing its requests while UNLOADING."""
+
+    __slots__ = ("_state", "model", "reason")
+
+    def __init__(self) -> None:
+        self._state: VersionState | None = None
+        self.reason = ""
+        """Why it is not available; on a READY version, why its last reload failed."""
+        self.model: Model | None = None
+
+    @property
+    def state(self) -> VersionState | None:
+        """None until the first `move`."""
+        return self._state
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the version serves."""
+        return self._state is VersionState.READY
+
+    def move(self, state: VersionState, *, model: Model | None = None, reason: str = "") -> None:
+        """Go to ``state``, the only way to change it; a move that the diagram lacks is a bug."""
+        assert state in _ALLOWED[self._state], f"{self._state} → {state}"
+        self._state = state
+        self.model = model
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"VersionRecord({self._state}{', ' + self.reason if self.reason else ''})"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSource:
+    """What a model was loaded from."""
+
+    directory: ModelDirectory
+    config: ModelConfig
+    """As read: normalised, not yet completed from the model file."""
+    fingerprint: Fingerprint | None
+    """None for a load with overrides, which the next plain load undoes."""
+
+
+class ModelRecord:
+    """All that is known of one model name since somebody first tried to load it."""
+
+    __slots__ = ("has_failed", "lock", "name", "num_users", "reason", "source", "versions")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.versions: dict[int, VersionRecord] = {}
+        self.reason = ""
+        """Why the last load failed before any version was tried (a bad config, a duplicate name)."""
+        self.source: LoadSource | None = None
+        """Where the READY versions come from; None while nothing is loaded."""
+        self.has_failed = False
+        """Whether the last load failed: then the next one does its work even if no file has changed."""
+        self.lock = asyncio.Lock()
+        """Held by the one load or unload that is at work on this model."""
+        self.num_users = 0
+        """Loads and unloads that hold the lock or wait for it."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything to say about the model; a blank record is one that is only being looked for."""
+        return bool(self.versions or self.reason)
+
+    @property
+    def ready_versions(self) -> dict[int, Model]:
+        """The versions that serve, ascending, with their models."""
+        return {
+            version: record.model
+            for version, record in sorted(self.versions.items())
+            if record.is_ready and record.model is not None
+        }
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether strict readiness accepts the model: every version is READY, or unloaded on purpose."""
+        versions = self.versions.values()
+        if not versions or (self.reason and not any(record.is_ready for record in versions)):
+            return False
+        return all(record.is_ready or record.reason == UNLOADED for record in versions)
+
+    def index_entries(self) -> Iterator[dict[str, str]]:
+        """Yield the model's elements of the repository index."""
+        versions = sorted(self.versions.items())
+        for version, record in versions:
+            entry = {"name": self.name, "version": str(version), "state": str(record.state)}
+            yield {**entry, "reason": record.reason} if record.reason else entry
+        # A reason that no version shows yet: the load failed before there were any, or while they were unloading.
+        if self.reason and not any(record.is_ready or record.reason == self.reason for _, record in versions):
+            yield {"name": self.name, "state": str(VersionState.UNAVAILABLE), "reason": self.reason}
+
+    def __repr__(self) -> str:
+        return f"ModelRecord({self.name!r}, {self.versions})"

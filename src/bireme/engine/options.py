@@ -1,0 +1,97 @@
+"""ServerOptions: every setting of the engine in one frozen value, checked once when the server is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from bireme.telemetry import MetricsOptions
+from bireme.types import InvalidArgument, Unsupported
+
+
+class ModelControlMode(StrEnum):
+    """Who decides which models are loaded."""
+
+    NONE = "none"  # everything at start, then nothing changes
+    POLL = "poll"  # everything at start, then what changes in the repositories
+    EXPLICIT = "explicit"  # what the load and unload calls say
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The settings of a `Server`; each has the meaning of tritonserver's flag of the same name."""
+
+    model_repository: tuple[str, ...] = ()
+    """Paths of model repositories. None: only models loaded with file overrides (explicit mode)."""
+    id: str = "triton"
+    """The server's name in its metadata."""
+    model_control_mode: str = ModelControlMode.NONE
+    """``none``, ``poll`` or ``explicit``."""
+    repository_poll_secs: float = 15
+    """Between two polls; 0 never polls. Only with ``poll``."""
+    load_model: tuple[str, ...] = ()
+    """Models to load at start, ``("*",)`` for all. Only with ``explicit``."""
+    exit_on_error: bool = True
+    """A model that fails at start makes `Server.start` fail."""
+    strict_readiness: bool = True
+    """The server is ready only while every known model is."""
+    disable_auto_complete_config: bool = False
+    model_config_name: str = ""
+    """Use ``configs/<name>.pbtxt`` where a model has it."""
+    model_load_thread_count: int = 4
+    model_load_retry_count: int = 0
+    model_namespacing: bool = False
+    backend_config: tuple[tuple[str, str, str], ...] = ()
+    """(backend, key, value); an empty backend stands for all of them."""
+    exit_timeout_secs: float = 30
+    """How long `Server.stop` waits for requests in flight."""
+    metrics: MetricsOptions = field(default_factory=MetricsOptions)
+
+    def check(self) -> None:
+        """Check what no type can say.
+
+        Raises:
+            InvalidArgument: names the option, its value and what is expected.
+            Unsupported: the option asks for something that this server does not do.
+        """
+        modes = [mode.value for mode in ModelControlMode]
+        if self.model_control_mode not in modes:
+            raise InvalidArgument(
+                f"model_control_mode is '{self.model_control_mode}', expected one of {', '.join(modes)}"
+            )
+        if self.load_model and self.model_control_mode != ModelControlMode.EXPLICIT:
+            raise InvalidArgument(
+                f"load_model ({', '.join(self.load_model)}) needs model_control_mode 'explicit', "
+                f"got '{self.model_control_mode}'"
+            )
+        if "*" in self.load_model and len(set(self.load_model)) > 1:
+            raise InvalidArgument(
+                "Wildcard model name '*' must be the ONLY startup model if specified at all."
+            )
+        if any(character.isspace() or character in "/\\" for character in self.model_config_name):
+            raise InvalidArgument(
+                f"model_config_name is {self.model_config_name!r}: it must not contain spaces or path separators"
+            )
+        for name, smallest in _SMALLEST.items():
+            value = getattr(self, name)
+            if not value >= smallest:
+                raise InvalidArgument(f"{name} is {value}, expected {smallest} or more")
+        if self.model_namespacing:
+            raise Unsupported(
+                "model_namespacing is not supported: model names must be unique over all repositories"
+            )
+
+    def settings_of(self, backend: str) -> Mapping[str, str]:
+        """Return the ``backend_config`` settings of one backend: the global ones, then its own."""
+        settings = {key: value for owner, key, value in self.backend_config if not owner}
+        settings.update({key: value for owner, key, value in self.backend_config if owner == backend})
+        return settings
+
+
+_SMALLEST = {
+    "repository_poll_secs": 0,
+    "model_load_thread_count": 1,
+    "model_load_retry_count": 0,
+    "exit_timeout_secs": 0,
+}

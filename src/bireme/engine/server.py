@@ -1,0 +1,458 @@
+"""Server: the in-process API. Front ends call nothing else, and neither do programs that embed Bireme.
+
+    async with Server("models") as server:                      # shares the program's event loop
+        result = await server.ainfer("plus", {"X": [1, 2]})
+
+    with Server("models") as server:                            # plain script: a loop in a background thread
+        result = server.infer("plus", {"X": [1, 2]})["Y"]
+
+A server belongs to the loop it was started on. Only `infer` may be called from other threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from bireme import __version__
+from bireme.backends.interface import Backend
+from bireme.config import to_json
+from bireme.engine.description import EXTENSIONS, describe_model, status_table
+from bireme.engine.inference import (
+    InferResult,
+    InferSettings,
+    Waiter,
+    make_tensors,
+    result_of,
+    wake_task,
+    wake_thread,
+)
+from bireme.engine.lifecycle import Lifecycle
+from bireme.engine.load_plan import LoadOverride
+from bireme.engine.model import Model
+from bireme.engine.model_control import ModelControl
+from bireme.engine.options import ServerOptions
+from bireme.repository import Catalogue
+from bireme.telemetry import ServerMetrics
+from bireme.types import (
+    BiremeError,
+    InferenceRequest,
+    InferenceResponse,
+    Internal,
+    InvalidArgument,
+    Unavailable,
+    Unsupported,
+)
+
+if TYPE_CHECKING:
+    from bireme.engine.blocking import BlockingServer
+
+log = logging.getLogger("bireme.engine")
+
+_STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+_NOTHING: dict[Any, Model] = {}
+
+
+class ServerState(StrEnum):
+    """State of a whole server."""
+
+    NEW = "new"
+    INITIALIZING = "initializing"
+    READY = "ready"
+    EXITING = "exiting"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class Server:
+    """An inference server without sockets."""
+
+    def __init__(
+        self,
+        model_repository: str | Path | Sequence[str | Path] = (),
+        *,
+        options: ServerOptions | None = None,
+        backends: Mapping[str, Backend] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Prepare a server of the models in one or several repositories; nothing is read before `start`.
+
+        ``settings`` are the fields of `ServerOptions`; or give a whole ``options`` instead of both. ``backends`` by
+        name come before those that are installed.
+
+        Raises:
+            InvalidArgument: a setting is wrong.
+            Unsupported: a setting asks for what this server does not do.
+            TypeError: a setting is unknown, or ``options`` stands beside others.
+        """
+        if options is None:
+            paths = [model_repository] if isinstance(model_repository, (str, Path)) else model_repository
+            options = ServerOptions(model_repository=tuple(map(str, paths)), **settings)
+        elif model_repository or settings:
+            raise TypeError("Server takes either 'options' or a repository with single settings, not both")
+        options.check()
+        self.options = options
+        self.metrics = ServerMetrics(options.metrics)
+        self._backends = dict(backends or {})
+        self._state = ServerState.NEW
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+        self._lifecycle: Lifecycle | None = None
+        self._control: ModelControl | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[bool] | None = None
+        self._blocking: BlockingServer | None = None
+        # The lifecycle's look-up tables while the server is ready, else empty ones: requests test no state.
+        self._latest: Mapping[str, Model] = _NOTHING
+        self._versions: Mapping[tuple[str, int], Model] = _NOTHING
+
+    # Start and stop.
+
+    async def start(self) -> None:
+        """Load the models that the control mode wants at start, then be ready.
+
+        Raises:
+            InvalidArgument: a repository is no directory.
+            Internal: with ``exit_on_error``, a model failed to load; says which and why.
+            Unavailable: `stop` was called meanwhile.
+        """
+        if self._state in (ServerState.INITIALIZING, ServerState.READY, ServerState.EXITING):
+            raise RuntimeError(f"the server cannot start: it is {self._state}")
+        self._state = ServerState.INITIALIZING
+        self._stopping = self._lifecycle = self._control = None
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._starting = self._loop.create_task(self._start())
+        try:
+            await self._starting
+        except BaseException as error:
+            if self._is_stopping():
+                raise Unavailable("the server was stopped while it was starting") from error
+            self._starting.cancel()
+            self._state = ServerState.FAILED
+            await self._close_lifecycle(0)
+            raise
+
+    async def _start(self) -> None:
+        assert self._loop is not None
+        start_ns = time.monotonic_ns()
+        catalogue = await asyncio.to_thread(Catalogue.open, self.options.model_repository)
+        lifecycle = Lifecycle(
+            catalogue, self.options, backends=self._backends, metrics=self.metrics, loop=self._loop
+        )
+        self._lifecycle = lifecycle
+        self._control = ModelControl(lifecycle, self.options)
+        failures = await self._control.load_initial()
+        directories = await asyncio.to_thread(catalogue.list_names)
+        for line in status_table(lifecycle.table.index(directories)):
+            log.info("%s", line)
+        if failures and self.options.exit_on_error:
+            reasons = "; ".join(error.message.strip() for error in failures.values())
+            raise Internal(f"failed to load all models: {reasons}")
+        self._latest = lifecycle.table.latest
+        self._versions = lifecycle.table.versions
+        self._state = ServerState.READY
+        self._control.start_polling()
+        seconds = (time.monotonic_ns() - start_ns) / 1e9
+        log.info("server '%s' is ready after %.2f s", self.options.id, seconds)
+
+    async def stop(self, timeout_s: float | None = None) -> bool:
+        """Refuse new requests at once, finish those in flight, close the models; whether all of it was done.
+
+        ``timeout_s`` (default: ``exit_timeout_secs``) bounds the wait. What still waits in a queue afterwards is
+        answered `Unavailable`. Calling it again waits for the stop that is under way.
+        """
+        if self._stopping is None:
+            if self._state not in (ServerState.INITIALIZING, ServerState.READY):
+                return True
+            assert self._loop is not None
+            assert self._starting is not None
+            self._starting.cancel()
+            self._state = ServerState.EXITING
+            self._latest = self._versions = _NOTHING
+            timeout_s = self.options.exit_timeout_secs if timeout_s is None else timeout_s
+            self._stopping = self._loop.create_task(self._stop(timeout_s))
+        return await asyncio.shield(self._stopping)
+
+    async def _stop(self, timeout_s: float) -> bool:
+        log.info("Waiting for in-flight requests to complete.")
+        if self._control is not None:
+            await self._control.stop_polling()
+        is_clean = await self._close_lifecycle(timeout_s)
+        self._state = ServerState.STOPPED
+        return is_clean
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __enter__(self) -> BlockingServer:
+        from bireme.engine.blocking import BlockingServer
+
+        self._blocking = BlockingServer(self)
+        return self._blocking
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._blocking is not None:
+            self._blocking.close()
+
+    # Requests.
+
+    def submit(self, request: InferenceRequest) -> None:
+        """Give ``request`` to its model. From here on it is answered exactly once, through ``request.respond``.
+
+        Raises:
+            InvalidArgument: the request does not fit the model.
+            NotFound: there is no such model or version, or no version is ready.
+            Unavailable: the version is not ready, the queue is full, or the server is starting or stopping.
+        """
+        version = request.model_version
+        if version == -1:
+            model = self._latest.get(request.model_name)
+        else:
+            model = self._versions.get((request.model_name, version))
+        if model is None:
+            raise self._refusal(request.model_name, version, request.id_prefix)
+        model.enqueue(request)
+
+    def cancel(self, request: InferenceRequest) -> None:
+        """Take ``request`` back: it is answered `Cancelled` if it still waits, and flagged if it runs."""
+        model: Model | None = request.owner
+        if model is not None:
+            model.cancel(request)
+
+    async def ainfer(
+        self, name: str, inputs: Mapping[str, Any], **settings: Unpack[InferSettings]
+    ) -> InferResult:
+        """Run a model on arrays, lists or scalars and return its outputs by name.
+
+        Lists and scalars take the data type of the model; arrays are converted only where nothing is lost. On a
+        batching model every input starts with the batch dimension. Cancelling the awaiting task cancels the request.
+
+        Raises:
+            BiremeError: as `submit`; or what the model or its queue answered.
+        """
+        loop = self._loop
+        if loop is not None and asyncio.get_running_loop() is not loop:
+            raise RuntimeError(
+                "ainfer() belongs to the loop that the server was started on; use infer() elsewhere"
+            )
+        request = self._make_request(name, inputs, **settings)
+        assert loop is not None
+        future: asyncio.Future[InferenceResponse] = loop.create_future()
+        request.context = future
+        request.respond = wake_task
+        self.submit(request)
+        try:
+            return result_of(await future)
+        except asyncio.CancelledError:
+            self.cancel(request)
+            raise
+
+    def infer(self, name: str, inputs: Mapping[str, Any], **settings: Unpack[InferSettings]) -> InferResult:
+        """As `ainfer`, for any thread but the loop's; any number of threads may call it at once.
+
+        Raises:
+            BiremeError: as `ainfer`.
+            RuntimeError: called on the loop's own thread, which it would block for ever.
+        """
+        if threading.get_ident() == self._thread_id:
+            raise RuntimeError(
+                "infer() would block the server's event loop: use 'await server.ainfer(...)' here"
+            )
+        request = self._make_request(name, inputs, **settings)
+        waiter = Waiter()
+        request.context = waiter
+        request.respond = wake_thread
+        loop = self._loop
+        assert loop is not None
+        try:
+            loop.call_soon_threadsafe(self._submit_for, request, waiter)
+        except RuntimeError:
+            raise Unavailable("Server not ready: its event loop has ended") from None
+        try:
+            return result_of(waiter.wait(loop))
+        except KeyboardInterrupt:
+            loop.call_soon_threadsafe(self.cancel, request)
+            raise
+
+    def _make_request(
+        self, name: str, inputs: Mapping[str, Any], *, version: int = -1, **settings: Any
+    ) -> InferenceRequest:
+        """Return a request with ``inputs`` as tensors; the caller sets ``respond`` and ``context``."""
+        model = self.model(name, version)
+        policy = model.config.model_transaction_policy
+        if policy is not None and policy.decoupled:
+            raise Unsupported(f"infer() takes exactly one response, and model '{name}' is decoupled")
+        tensors = make_tensors(name, model.inputs, inputs)
+        return InferenceRequest(name, tensors, wake_task, model_version=version, **settings)
+
+    def _submit_for(self, request: InferenceRequest, waiter: Waiter) -> None:
+        try:
+            self.submit(request)
+        except BiremeError as error:
+            waiter.put(InferenceResponse(request.model_name, -1, request.id, error=error))
+
+    # Health.
+
+    @property
+    def state(self) -> ServerState:
+        """Where the server is between start and stop."""
+        return self._state
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the server has started and is not stopping."""
+        return self._state is ServerState.READY
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the server takes requests and, with ``strict_readiness``, every known model is ready.
+
+        A model that was unloaded on purpose does not count; one whose load failed or is under way does.
+        """
+        if self._state is not ServerState.READY:
+            return False
+        return not self.options.strict_readiness or self._running().table.all_settled()
+
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        """Whether a model version can run now. Raises as `model` for one that does not serve."""
+        self.model(name, version)
+        return True
+
+    # Descriptions.
+
+    def model(self, name: str, version: int = -1) -> Model:
+        """Return a model version that serves; -1 is the highest.
+
+        Raises:
+            NotFound: there is no such model or version, or no version is ready.
+            Unavailable: the version is not ready, or the server is starting or stopping.
+        """
+        found = self._latest.get(name) if version == -1 else self._versions.get((name, version))
+        if found is None:
+            raise self._refusal(name, version)
+        return found
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the server metadata."""
+        return {"name": self.options.id, "version": __version__, "extensions": list(EXTENSIONS)}
+
+    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        """Return a model's metadata: of one version, or of the latest with all that are ready. Raises as `model`."""
+        model = self.model(name, version)
+        versions = [version] if version != -1 else self._running().table.records[name].ready_versions
+        return describe_model(model, versions)
+
+    def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
+        """Return the whole config that a model version runs with. Raises as `model`."""
+        return to_json(self.model(name, version).config)
+
+    def model_statistics(self, name: str | None = None, version: int = -1) -> dict[str, Any]:
+        """Return the statistics of all ready versions: of every model, of one, or of one version.
+
+        Raises:
+            InvalidArgument: the model or the version is not ready.
+            Unavailable: the server is starting or stopping.
+        """
+        self._require_ready()
+        if name is None:
+            models = [model for _, model in sorted(self._versions.items())]
+        else:
+            ready = {number: model for (owner, number), model in self._versions.items() if owner == name}
+            if not ready:
+                raise InvalidArgument(f"requested model '{name}' is not available")
+            if version != -1 and version not in ready:
+                raise InvalidArgument(f"requested model version is not available for model '{name}'")
+            models = [model for number, model in sorted(ready.items()) if version in (-1, number)]
+        return {"model_stats": [model.statistics.to_json() for model in models]}
+
+    # The repository.
+
+    def repository_index(self, ready: bool = False) -> list[dict[str, str]]:  # noqa: FBT001, FBT002 - as in the C API
+        """Return every model in the repositories and every model with a state; with ``ready`` only what serves.
+
+        Lists each repository's directory: a short blocking call.
+
+        Raises:
+            Unavailable: the server is starting or stopping.
+        """
+        self._require_ready()
+        lifecycle = self._running()
+        return lifecycle.table.index({} if ready else lifecycle.catalogue.list_names(), ready=ready)
+
+    async def load_model(
+        self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Load or reload a model and return when it serves; what served before serves on until then.
+
+        ``config`` is a whole ModelConfig as JSON in place of the config file; ``files`` (by path in the model's
+        directory, such as ``1/model.onnx``) replace the directory.
+
+        Raises:
+            InvalidArgument: the name, the config or a file's path is wrong, or a version failed; says why.
+            Internal: the model is in no repository, or in several.
+            Unavailable: the control mode is not explicit, or the server is starting or stopping.
+        """
+        await self._controlled().load(name, LoadOverride(config, dict(files or {})))
+
+    async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:  # noqa: ARG002
+        """Unload a model and return when it takes no more requests; those in flight finish on their own.
+
+        An unknown model is no error. ``unload_dependents`` has no effect as long as no model depends on others.
+
+        Raises:
+            Unavailable: the control mode is not explicit, or the server is starting or stopping.
+        """
+        await self._controlled().unload(name)
+
+    # Helpers.
+
+    async def _close_lifecycle(self, timeout_s: float) -> bool:
+        return self._lifecycle is None or await self._lifecycle.close(timeout_s)
+
+    def _is_stopping(self) -> bool:
+        return self._stopping is not None
+
+    def _controlled(self) -> Lifecycle:
+        """Return the lifecycle if clients may change what is loaded."""
+        self._require_ready()
+        if self._control is None or not self._control.allows_calls:
+            raise Unavailable(
+                "explicit model load / unload is not allowed if polling is enabled; "
+                f"this server runs with model_control_mode '{self.options.model_control_mode}'"
+            )
+        return self._running()
+
+    def _running(self) -> Lifecycle:
+        assert self._lifecycle is not None
+        return self._lifecycle
+
+    def _require_ready(self) -> None:
+        if self._state is not ServerState.READY:
+            raise Unavailable("Server not ready")
+
+    def _refusal(self, name: str, version: int, prefix: str = "") -> BiremeError:
+        """Return the error for a model version that is not in the look-up tables."""
+        if self._state is ServerState.READY:
+            return self._running().table.refusal(name, version)
+        if self._state in (ServerState.EXITING, ServerState.STOPPED):
+            return Unavailable(prefix + _STOPPING)
+        return Unavailable("Server not ready")
+
+    def __repr__(self) -> str:
+        return f"Server({self.options.id!r}, {self._state}, {len(self._versions)} model versions ready)"
