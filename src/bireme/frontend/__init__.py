@@ -1,1 +1,1 @@
-"""TODO"""
+"""Front ends: sockets, protocols and their limits, over one engine."""

@@ -1,0 +1,151 @@
+"""Exchange: one request and its answer, between a connection and the handler of its route.
+
+A handler gets an exchange whose body is complete and answers it exactly once, at once or later, with `Exchange.reply`,
+`Exchange.fail` or `Exchange.send`. Order on the connection, backpressure and closing are the connection's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from bireme.engine.model import Model
+from bireme.frontend.http.errors import status_of
+from bireme.frontend.http.head import RefusedRequest, RequestHead
+from bireme.frontend.http.memory import allocate_body
+from bireme.telemetry.log import get_logger
+from bireme.types import BiremeError, Buffer, InferenceRequest, InferenceResponse, Unavailable
+from bireme.wire.http import error_body
+
+if TYPE_CHECKING:
+    from bireme.frontend.http.connection import HttpConnection
+
+log = get_logger(__name__)
+
+JSON: Final = b"Content-Type: application/json\r\n"
+STATUS_LINES: Final = {
+    code: f"HTTP/1.1 {code} {reason}\r\n".encode()
+    for code, reason in (
+        (200, "OK"),
+        (204, "No Content"),
+        (400, "Bad Request"),
+        (403, "Forbidden"),
+        (404, "Not Found"),
+        (405, "Method Not Allowed"),
+        (408, "Request Timeout"),
+        (413, "Content Too Large"),
+        (414, "URI Too Long"),
+        (417, "Expectation Failed"),
+        (431, "Request Header Fields Too Large"),
+        (500, "Internal Server Error"),
+        (501, "Not Implemented"),
+        (503, "Service Unavailable"),
+        (505, "HTTP Version Not Supported"),
+    )
+}
+_CLOSE = b"Connection: close\r\n"
+_KEEP_ALIVE = b"Connection: keep-alive\r\n"
+_RETRY_AFTER = b"Retry-After: 1\r\n"
+
+
+class Route:
+    """What answers the requests of one head. One object per distinct head, made by the router."""
+
+    __slots__ = ("max_body_size",)
+
+    is_final: bool = False
+    """Whether the answer is known from the head alone, so that a client that asks first need not send its body."""
+
+    def __init__(self, max_body_size: int) -> None:
+        self.max_body_size = max_body_size
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer ``exchange``, now or later. An exception is answered as an internal error."""
+        raise NotImplementedError
+
+    def answer(self, exchange: Exchange, request: InferenceRequest, response: InferenceResponse) -> None:
+        """Send the response of the inference that `handle` asked for."""
+        raise NotImplementedError
+
+    def allocate(self, size: int) -> memoryview:
+        """Return memory of ``size`` bytes for a body that is still arriving; it is received straight into it."""
+        return allocate_body(size)
+
+    def refuse_size(self, size: int) -> RefusedRequest:
+        """Return the error for a body of ``size`` bytes, more than ``max_body_size``."""
+        return RefusedRequest(
+            400,
+            f"request body of {size} bytes exceeds the maximum allowed input size of {self.max_body_size} bytes. "
+            "Use --http-max-input-size to increase the limit.",
+        )
+
+
+class Exchange:
+    """One request with its head and body, waiting for its answer."""
+
+    __slots__ = (
+        "body",
+        "connection",
+        "error",
+        "head",
+        "is_answered",
+        "model",
+        "pieces",
+        "request",
+        "size",
+        "start_ns",
+        "status",
+    )
+
+    def __init__(self, connection: HttpConnection, head: RequestHead, body: Buffer) -> None:
+        self.connection = connection
+        self.head = head
+        self.body = body
+        """Complete; borrowed by the tensors made from it."""
+        self.request: InferenceRequest | None = None
+        """The inference that this exchange waits for; cancelled when the client leaves."""
+        self.model: Model
+        """The model that the request went to."""
+        self.is_answered = False
+        self.status = 200
+        self.error = ""
+        """The message of an error answer."""
+        self.start_ns = 0
+        """``time.monotonic_ns`` when the request had begun to arrive; 0 without an access log."""
+        self.pieces: list[Buffer] | None = None
+        """The answer, held back while an earlier request of the connection has none."""
+        self.size = 0
+
+    def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        """Take the engine's response; the ``respond`` of this exchange's `InferenceRequest`."""
+        self.head.route.answer(self, request, response)
+
+    def send(self, start: bytes, pieces: Sequence[Buffer], size: int) -> None:
+        """Answer with ``start`` (status line and headers) and a body of ``size`` bytes in ``pieces``.
+
+        The pieces are borrowed until they are written; ``len`` of each is its size in bytes.
+        """
+        end = self.head.reply_end
+        if self.connection.is_closing and self.head.keep_alive and self.connection.is_last(self):
+            end = _CLOSE + end.replace(_KEEP_ALIVE, b"")
+        start = b"%sContent-Length: %d\r\n%s" % (start, size, end)
+        if self.head.method == b"HEAD":
+            pieces, size = [], 0
+        self.connection.complete(self, [start, *pieces], len(start) + size)
+
+    def reply(self, status: int, body: bytes = b"", headers: bytes = JSON) -> None:
+        """Answer with a whole body; ``headers`` are lines that end in CR LF."""
+        self.status = status
+        self.send(STATUS_LINES[status] + headers, [body], len(body))
+
+    def fail(self, error: BiremeError) -> None:
+        """Answer with an error's status and message."""
+        self.error = error.message
+        headers = JSON + _RETRY_AFTER if isinstance(error, Unavailable) else JSON
+        self.reply(status_of(error), error_body(error.message), headers)
+
+    def crash(self, error: BaseException) -> None:
+        """Answer an unforeseen exception: logged with its traceback, of which the client learns nothing."""
+        log.error("%r failed", self.head, exc_info=error)
+        if not self.is_answered:
+            self.reply(500, error_body("internal error; the server's log has the details"))

@@ -1,0 +1,67 @@
+"""Routes that look and change nothing: health, metadata, config, statistics. All of them answer at once.
+
+Source: Triton ``http_server.cc`` (``HandleServerHealth`` … ``HandleModelStats``).
+"""
+
+from __future__ import annotations
+
+from bireme.engine.server import ServerState
+from bireme.frontend.http.call import Call
+from bireme.types import InvalidArgument, Unavailable
+
+_LIVE_STATES = (ServerState.INITIALIZING, ServerState.READY)
+_ENDING_STATES = (ServerState.EXITING, ServerState.STOPPED)
+
+
+def server_live(call: Call) -> None:
+    """``GET /v2/health/live``: well while models are still being loaded, too."""
+    _refuse_when_ending(call)
+    _reply_health(call, is_well=call.server.state in _LIVE_STATES)
+
+
+def server_ready(call: Call) -> None:
+    """``GET /v2/health/ready``."""
+    _refuse_when_ending(call)
+    _reply_health(call, is_well=call.server.is_ready)
+
+
+def model_ready(call: Call) -> None:
+    """``GET /v2/models/{M}[/versions/{V}]/ready``."""
+    if not call.server.is_model_ready(call.target.model, call.target.version_number):
+        raise InvalidArgument("Model version not ready")
+    _reply_health(call, is_well=True)
+
+
+def server_metadata(call: Call) -> None:
+    """``GET /v2``."""
+    call.reply_json(call.server.metadata())
+
+
+def model_metadata(call: Call) -> None:
+    """``GET /v2/models/{M}[/versions/{V}]``."""
+    call.reply_json(call.server.model_metadata(call.target.model, call.target.version_number))
+
+
+def model_config(call: Call) -> None:
+    """``GET /v2/models/{M}[/versions/{V}]/config``."""
+    call.reply_json(call.server.model_config(call.target.model, call.target.version_number))
+
+
+def model_statistics(call: Call) -> None:
+    """``GET /v2/models/{M}[/versions/{V}]/stats``."""
+    call.reply_json(call.server.model_statistics(call.target.model, call.target.version_number))
+
+
+def all_statistics(call: Call) -> None:
+    """``GET /v2/models/stats``."""
+    call.reply_json(call.server.model_statistics())
+
+
+def _refuse_when_ending(call: Call) -> None:
+    if call.server.state in _ENDING_STATES:
+        raise Unavailable("Server exiting")
+
+
+def _reply_health(call: Call, *, is_well: bool) -> None:
+    """Answer with the status alone: probes read nothing else."""
+    call.exchange.reply(200 if is_well else 400, b"", b"")

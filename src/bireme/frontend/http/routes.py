@@ -1,0 +1,187 @@
+"""The routes of the inference front end: which path is which endpoint, and what is checked before it is asked.
+
+A path is split at its slashes and looked up; there are no patterns to try one after the other. The result is one `Route`
+per distinct request head, kept in the head cache, so none of this runs for a request whose head was seen before.
+
+The order of checks is Triton's: path (404), restriction (403), verb (405).
+
+Source: Triton ``http_server.cc`` (``HTTPAPIServer::Handle``, ``RespondIfRestricted``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from bireme.frontend.http import control, observe, unsupported
+from bireme.frontend.http.api import Api
+from bireme.frontend.http.call import Call
+from bireme.frontend.http.cors import CorsPolicy
+from bireme.frontend.http.exchange import JSON, Exchange, Route
+from bireme.frontend.http.head import RequestHead
+from bireme.frontend.http.infer import InferRoute
+from bireme.frontend.http.options import Restriction
+from bireme.frontend.http.target import Target, text_of
+from bireme.wire.http import error_body
+
+Answer = Callable[[Call], None]
+
+
+class Endpoint(NamedTuple):
+    """One row of the route table: its verbs, the category by which it may be restricted, and who answers."""
+
+    methods: tuple[bytes, ...]
+    category: str
+    answer: Answer | None
+    """None: inference."""
+
+
+_GET, _POST, _GET_POST = (b"GET",), (b"POST",), (b"GET", b"POST")
+
+FIXED: Final[Mapping[bytes, Endpoint]] = {
+    b"/v2": Endpoint(_GET, "metadata", observe.server_metadata),
+    b"/v2/health/live": Endpoint(_GET, "health", observe.server_live),
+    b"/v2/health/ready": Endpoint(_GET, "health", observe.server_ready),
+    b"/v2/models/stats": Endpoint(_GET, "statistics", observe.all_statistics),
+    b"/v2/logging": Endpoint(_GET_POST, "logging", control.logging),
+    b"/v2/trace/setting": Endpoint(_GET_POST, "trace", unsupported.trace),
+}
+"""Paths without variable parts. They come first: a model named ``stats`` has no metadata route."""
+
+OF_MODEL: Final[Mapping[tuple[bytes, ...], Endpoint]] = {
+    (b"infer",): Endpoint(_POST, "inference", None),
+    (): Endpoint(_GET, "metadata", observe.model_metadata),
+    (b"ready",): Endpoint(_GET, "health", observe.model_ready),
+    (b"config",): Endpoint(_GET, "model-config", observe.model_config),
+    (b"stats",): Endpoint(_GET, "statistics", observe.model_statistics),
+    (b"generate",): Endpoint(_POST, "inference", unsupported.generate),
+    (b"generate_stream",): Endpoint(_POST, "inference", unsupported.generate),
+    (b"trace", b"setting"): Endpoint(_GET_POST, "trace", unsupported.trace),
+}
+"""What follows ``/v2/models/{M}[/versions/{V}]``; trace settings take no version."""
+
+_INDEX = Endpoint(_POST, "model-repository", control.repository_index)
+OF_REPOSITORY: Final[Mapping[bytes, Endpoint]] = {
+    b"load": Endpoint(_POST, "model-repository", control.load),
+    b"unload": Endpoint(_POST, "model-repository", control.unload),
+}
+"""What follows ``/v2/repository[/{R}]/models/{M}``."""
+
+_SHARED_MEMORY = (b"systemsharedmemory", b"cudasharedmemory")
+OF_SHARED_MEMORY: Final[Mapping[bytes, Endpoint]] = {
+    b"status": Endpoint(_GET, "shared-memory", unsupported.shared_memory),
+    b"register": Endpoint(_POST, "shared-memory", unsupported.shared_memory),
+    b"unregister": Endpoint(_POST, "shared-memory", unsupported.shared_memory),
+}
+"""What follows ``/v2/systemsharedmemory[/region/{N}]`` and its CUDA sister."""
+
+
+def find(path: bytes) -> tuple[Endpoint, Target] | None:
+    """Return the endpoint that serves ``path`` and what the path names; None when there is none."""
+    endpoint = FIXED.get(path)
+    if endpoint is not None:
+        return endpoint, Target()
+    match path.split(b"/"):
+        case [b"", b"v2", b"models", name, *rest] if name:
+            return _find_of_model(name, rest)
+        case [b"", b"v2", b"repository", *rest]:
+            return _find_of_repository(rest)
+        case [b"", b"v2", kind, action] if kind in _SHARED_MEMORY:
+            endpoint = OF_SHARED_MEMORY.get(action)
+        case [b"", b"v2", kind, b"region", name, action] if kind in _SHARED_MEMORY and name:
+            endpoint = OF_SHARED_MEMORY.get(action)
+    return (endpoint, Target()) if endpoint is not None else None
+
+
+def _find_of_model(name: bytes, rest: list[bytes]) -> tuple[Endpoint, Target] | None:
+    version = b""
+    if len(rest) >= 2 and rest[0] == b"versions" and rest[1].isdigit():
+        _, version, *rest = rest
+    endpoint = OF_MODEL.get(tuple(rest))
+    if endpoint is None or (version and endpoint.category == "trace"):
+        return None
+    return endpoint, Target(text_of(name), version.decode())
+
+
+def _find_of_repository(rest: list[bytes]) -> tuple[Endpoint, Target] | None:
+    repository = b""
+    if len(rest) in {2, 4}:
+        repository, *rest = rest
+        if not repository:
+            return None
+    match rest:
+        case [b"index"]:
+            return _INDEX, Target(repository=text_of(repository))
+        case [b"models", name, action] if name and action in OF_REPOSITORY:
+            return OF_REPOSITORY[action], Target(text_of(name), repository=text_of(repository))
+    return None
+
+
+class Router:
+    """Makes the route of a request head."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._cors = CorsPolicy(api.options.cors_origins)
+        self._restrictions = {
+            category: restriction
+            for restriction in (Restriction(*each) for each in api.options.restricted_apis)
+            for category in restriction.categories
+        }
+
+    def resolve(self, head: RequestHead) -> Route:
+        """Return what answers requests with this head."""
+        found = find(head.path)
+        head.reply_end = self._cors.headers_for(head) + head.reply_end
+        if found is None:
+            return self._refusal(404, f"Not Found: there is no route '{text_of(head.path)}'")
+        endpoint, target = found
+        if self._cors.is_preflight(head):
+            return FixedRoute(self._api.options.max_input_size, 204, b"", self._cors.preflight_headers(head))
+        restriction = self._restrictions.get(endpoint.category)
+        if restriction is not None and head.text(restriction.header.lower().encode()) != restriction.value:
+            return self._refusal(403, f"This API is restricted, expecting header '{restriction.header}'")
+        if head.method not in endpoint.methods:
+            allowed = b", ".join(endpoint.methods)
+            text = f"Method Not Allowed: {head.method.decode()}, expecting {allowed.decode()}"
+            return self._refusal(405, text, b"Allow: %s\r\n" % allowed)
+        if endpoint.answer is None:
+            return InferRoute(self._api, head, target)
+        return CallRoute(self._api, endpoint.answer, target)
+
+    def _refusal(self, status: int, message: str, headers: bytes = b"") -> Route:
+        return FixedRoute(self._api.options.max_input_size, status, error_body(message), JSON + headers)
+
+
+class FixedRoute(Route):
+    """Answers the same whatever the body."""
+
+    __slots__ = ("_body", "_headers", "_status")
+
+    is_final = True
+
+    def __init__(self, max_body_size: int, status: int, body: bytes, headers: bytes) -> None:
+        super().__init__(max_body_size)
+        self._status = status
+        self._body = body
+        self._headers = headers
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer."""
+        exchange.reply(self._status, self._body, self._headers)
+
+
+class CallRoute(Route):
+    """Answers through a handler function."""
+
+    __slots__ = ("_answer", "_api", "_target")
+
+    def __init__(self, api: Api, answer: Answer, target: Target) -> None:
+        super().__init__(api.options.max_input_size)
+        self._api = api
+        self._answer = answer
+        self._target = target
+
+    def handle(self, exchange: Exchange) -> None:
+        """Call the handler."""
+        self._answer(Call(self._api, exchange, self._target))

@@ -1,0 +1,25 @@
+"""Routes of Triton's that this server does not serve yet: each says so, instead of looking like an unknown path."""
+
+from __future__ import annotations
+
+from bireme.frontend.http.call import Call
+from bireme.types import Unsupported
+
+
+def generate(call: Call) -> None:
+    """The generate extension."""
+    raise Unsupported(
+        f"the generate extension is not supported yet; send model '{call.target.model}' an infer request"
+    )
+
+
+def trace(_: Call) -> None:
+    """Trace settings."""
+    raise Unsupported("tracing is not supported yet; statistics and metrics have the times of every phase")
+
+
+def shared_memory(_: Call) -> None:
+    """System and CUDA shared memory regions."""
+    raise Unsupported(
+        "client shared memory is not supported yet; send tensors in the request, in binary form"
+    )
