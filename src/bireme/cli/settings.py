@@ -117,6 +117,7 @@ def _http_options(values: Values) -> HttpOptions:
         restricted_apis=tuple(Restriction(*group) for group in groups),
         cors_origins=tuple(values["http-cors-origin"]),
         access_log=values["access-log"],
+        access_log_json=values["log-format"] == "json",
     )
 
 

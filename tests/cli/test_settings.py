@@ -1,0 +1,177 @@
+"""From the command line to the options of the server's parts, and the checks that need more than one flag."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from bireme.cli.flags import FLAGS
+from bireme.cli.options import given_flags
+from bireme.cli.serve import serve
+from bireme.cli.settings import Settings, make_settings
+from bireme.types import BiremeError
+
+
+def parse(tmp_path: Path, *arguments: str) -> Settings:
+    """Return the settings of ``bireme serve -m <a repository> ...``, as the command itself makes them."""
+    found: dict[str, Any] = {}
+    command = type(serve)(name="serve", callback=lambda **variables: found.update(variables))
+    with command.make_context("serve", ["-m", str(tmp_path), *arguments]) as ctx:
+        command.invoke(ctx)
+        given = given_flags(ctx)
+    return make_settings({name: found[name.replace("-", "_")] for name in FLAGS}, given)
+
+
+def test_defaults_are_tritonserver_s(tmp_path):
+    settings = parse(tmp_path)
+
+    assert settings.http is not None
+    assert settings.metrics is not None
+    assert ("0.0.0.0", 8000, 67108864, False) == (
+        settings.http.address,
+        settings.http.port,
+        settings.http.max_input_size,
+        settings.http.reuse_port,
+    )
+    assert ("0.0.0.0", 8002) == (settings.metrics.address, settings.metrics.port)
+    server = settings.server
+    assert ("triton", "none", 15, True, True, 4, 0, 30) == (
+        server.id,
+        server.model_control_mode,
+        server.repository_poll_secs,
+        server.exit_on_error,
+        server.strict_readiness,
+        server.model_load_thread_count,
+        server.model_load_retry_count,
+        server.exit_timeout_secs,
+    )
+    assert () == settings.notes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part", "field", "expected"),
+    [
+        (["--id=x"], "server", "id", "x"),
+        (["--model-control-mode", "EXPLICIT", "--load-model=a", "--load-model", "b"], "server", "load_model", ("a", "b")),
+        (["--model-control-mode=explicit", "--load-model=*"], "server", "load_model", ("*",)),
+        (["--disable-auto-complete-config"], "server", "disable_auto_complete_config", True),
+        (["--strict-model-config=true"], "server", "disable_auto_complete_config", True),
+        (["--strict-model-config=false"], "server", "disable_auto_complete_config", False),
+        (["--exit-on-error=FALSE"], "server", "exit_on_error", False),
+        (["--model-config-name=h100"], "server", "model_config_name", "h100"),
+        (["--backend-config=onnxruntime,a=1", "--backend-config", "b=2"], "server", "backend_config", (("onnxruntime", "a", "1"), ("", "b", "2"))),
+        (["-p", "9000"], "http", "port", 9000),
+        (["--http-port=1", "--http-port=2"], "http", "port", 2),
+        (["--http-cors-origin=*"], "http", "cors_origins", ("*",)),
+        (["--http-restricted-api=health,trace:k=v"], "http", "restricted_apis", ((("health", "trace"), "k", "v"),)),
+        (["--http-header-forward-pattern=^x-"], "http", "header_forward_pattern", "^x-"),
+        (["--access-log=-", "--log-format=JSON"], "http", "access_log_json", True),
+        (["--access-log=-"], "http", "access_log", "-"),
+        (["--metrics-port=9002"], "metrics", "port", 9002),
+        (["--http-address=127.0.0.1"], "metrics", "address", "127.0.0.1"),
+        (["--metrics-address=127.0.0.2"], "metrics", "address", "127.0.0.2"),
+    ],
+)  # fmt: skip
+def test_a_flag_reaches_its_option(tmp_path, arguments, part, field, expected):
+    assert expected == getattr(getattr(parse(tmp_path, *arguments), part), field)
+
+
+def test_metrics_settings_are_parsed(tmp_path):
+    options = parse(
+        tmp_path, "--metrics-config=histogram_latencies=true", "--allow-cpu-metrics=0"
+    ).server.metrics
+
+    assert (True, False) == (options.histogram_latencies, options.cpu_metrics)
+
+
+def test_log_settings_are_those_of_the_logger(tmp_path):
+    assert {
+        "info": False,
+        "warning": True,
+        "error": True,
+        "verbose": 1,
+        "format": "ISO8601",
+        "file": "x.log",
+    } == parse(tmp_path, "--log-info=0", "-v", "true", "--log-format=iso8601", "--log-file=x.log").log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"), [(["--allow-http=0"], "http"), (["--allow-metrics=off"], "metrics")]
+)
+def test_a_front_end_that_is_off_has_no_options(tmp_path, arguments, part):
+    assert getattr(parse(tmp_path, *arguments), part) is None
+
+
+def test_repositories_are_taken_once_each_in_order(tmp_path):
+    (tmp_path / "b").mkdir()
+
+    settings = parse(tmp_path, "--model-store", str(tmp_path / "b"), "--model-repository", str(tmp_path))
+
+    assert (str(tmp_path), str(tmp_path / "b")) == settings.server.model_repository
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--load-model=a"], "--load-model requires --model-control-mode=explicit"),
+        (
+            ["--model-control-mode=explicit", "--load-model=*", "--load-model=a"],
+            "--load-model=* means all models and cannot be combined with a",
+        ),
+        (["--http-port=8002"], "--http-port and --metrics-port are both 8002 on 0.0.0.0"),
+        (["--http-port=8002", "--metrics-address=127.0.0.1"], "are both 8002"),
+        (
+            ["--http-restricted-api=health:a=b", "--http-restricted-api=trace,health:c=d"],
+            "--http-restricted-api: 'health' is named 2 times; a category belongs to one group",
+        ),
+        (["-m", "s3://bucket/models"], "object stores come with a later release"),
+        (["-m", "/no/such/folder"], "--model-repository /no/such/folder: not a directory (nothing is there)"),
+        (["-m", __file__], "not a directory (it is a file)"),
+        (["--metrics-config=counters=true"], "unknown setting 'counters'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path, arguments, complaint):
+    with pytest.raises(BiremeError) as caught:
+        parse(tmp_path, *arguments)
+
+    assert complaint in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--http-port=0", "--metrics-port=0"],
+        ["--http-port=8002", "--allow-metrics=false"],
+        ["--http-address=127.0.0.1", "--http-port=8002", "--metrics-address=127.0.0.2"],
+    ],
+)
+def test_listeners_that_do_not_meet_are_accepted(tmp_path, arguments):
+    parse(tmp_path, *arguments)
+
+
+def test_flags_without_effect_and_old_names_are_noted(tmp_path):
+    notes = parse(
+        tmp_path, "--http-thread-count=8", "--strict-model-config=false", "--disable-auto-complete-config"
+    ).notes
+
+    assert [
+        "--http-thread-count has no effect: one event loop serves every connection",
+        "--strict-model-config is deprecated; its newer name is --disable-auto-complete-config",
+        "--disable-auto-complete-config wins over --strict-model-config=false",
+    ] == list(notes)
+
+
+def test_a_vertex_ai_container_is_told_that_its_front_end_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIP_MODE", "PREDICTION")
+
+    with pytest.raises(BiremeError, match="AIP_MODE=PREDICTION asks for the Vertex AI front end"):
+        parse(tmp_path)
+    assert parse(tmp_path, "--allow-vertex-ai=false").http is not None
+
+
+def test_flags_of_later_releases_never_reach_the_settings(tmp_path):
+    with pytest.raises(click.ClickException, match="--allow-client-shm: not supported yet"):
+        parse(tmp_path, "--allow-client-shm=true")
