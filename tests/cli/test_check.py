@@ -1,0 +1,208 @@
+"""``bireme repo check`` tells all that is wrong with a repository at once, each with its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bireme.cli.check import ModelReport, check_repositories
+from bireme.cli.main import run
+from bireme.engine.options import ServerOptions
+from onnx_models import add_model, save_add, save_identity, save_plus_one
+
+GOOD = """
+max_batch_size: 8
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] }
+input { name: "INPUT1" data_type: TYPE_FP32 dims: [ 16 ] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] label_filename: "labels.txt" }
+model_warmup { name: "zeros" batch_size: 2
+  inputs { key: "INPUT0" value { data_type: TYPE_FP32 dims: [ 16 ] zero_data: true } }
+  inputs { key: "INPUT1" value { data_type: TYPE_FP32 dims: [ 16 ] zero_data: true } } }
+"""
+
+
+def check(*repositories: Path, opens_models: bool = True, **options: object) -> dict[str, ModelReport]:
+    settings = ServerOptions(model_repository=tuple(map(str, repositories)), **options)
+    return {report.name: report for report in check_repositories(settings, opens_models=opens_models)}
+
+
+def batched_add(path: Path) -> Path:
+    return save_add(path, batch=True)
+
+
+def test_good_models_have_no_faults(tmp_path):
+    model_dir = add_model(tmp_path, "add", batched_add, config=GOOD, versions=(1, 3))
+    (model_dir / "labels.txt").write_text("a\nb\n")
+    add_model(tmp_path, "bare", save_plus_one)
+
+    found = check(tmp_path)
+
+    assert {"add": [], "bare": []} == {name: report.faults for name, report in found.items()}
+    assert ("onnxruntime", (3,)) == (found["add"].backend, found["add"].versions)
+
+
+def test_every_fault_of_a_config_is_told_with_its_place(tmp_path):
+    config = """name: "add"
+max_batch_size: -1
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [ 0 ] }
+input { name: "INPUT1" dims: [ 16 ] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] label_filename: "labels.txt" }
+"""
+    path = add_model(tmp_path, "add", save_add, config=config) / "config.pbtxt"
+
+    faults = check(tmp_path)["add"].faults
+
+    expected = [
+        (f"{path}:2:1: ", "max_batch_size"),
+        (f"{path}:3:45: ", "INPUT0"),
+        ("", "unable to read label file"),
+    ]
+    for place, text in expected:
+        assert any(fault.startswith(place) and text in fault for fault in faults), (place, text, faults)
+
+
+def test_every_fault_of_a_syntax_error_is_its_own(tmp_path):
+    config = 'name: 3\nmax_batchsize: 4\ninput { nam: "x" }\n'
+    path = add_model(tmp_path, "add", save_add, config=config) / "config.pbtxt"
+
+    assert [f"{path}:1", f"{path}:2", f"{path}:3"] == [
+        re.sub(r"(:\d+):\d+: .*", r"\1", fault) for fault in check(tmp_path)["add"].faults
+    ]
+
+
+def test_a_config_that_contradicts_the_model_file_is_told_in_its_words(tmp_path):
+    config = 'backend: "onnxruntime"\ninput { name: "X" data_type: TYPE_INT32 dims: [ 4 ] }\n'
+    path = add_model(tmp_path, "plus", save_plus_one, config=config) / "config.pbtxt"
+
+    (fault,) = check(tmp_path)["plus"].faults
+
+    assert fault.startswith(f"{path}:2:")
+    assert "X" in fault
+    assert "INT32" in fault
+
+
+def test_a_faulty_config_does_not_hide_what_the_model_file_says(tmp_path):
+    config = """
+max_batch_size: 0
+input { name: "X" data_type: TYPE_INT32 dims: [ 4 ] }
+instance_group { count: -1 }
+dynamic_batching { priority_levels: 1 default_priority_level: 3 }
+"""
+    add_model(tmp_path, "plus", save_plus_one, config=config)
+
+    faults = check(tmp_path)["plus"].faults
+
+    assert any("default_priority_level" in fault for fault in faults), faults
+    assert any("'X'" in fault and "INT32" in fault for fault in faults), faults
+
+
+def test_a_torn_model_file_is_told_with_its_version(tmp_path):
+    model_dir = add_model(tmp_path, "plus", save_plus_one)
+    (model_dir / "1" / "model.onnx").write_bytes(b"\x08torn")
+
+    (fault,) = check(tmp_path)["plus"].faults
+
+    assert fault.startswith(f"{model_dir / '1'}: ")
+
+
+def test_models_are_not_opened_where_that_is_not_wanted(tmp_path):
+    model_dir = add_model(tmp_path, "plus", save_plus_one)
+    (model_dir / "1" / "model.onnx").write_bytes(b"\x08torn")
+
+    assert check(tmp_path, opens_models=False)["plus"].is_good
+
+
+def test_missing_and_odd_versions_are_told(tmp_path):
+    (tmp_path / "empty").mkdir()
+    add_model(tmp_path, "odd", save_plus_one)
+    (tmp_path / "odd" / "01").mkdir()
+    config = 'backend: "onnxruntime"\nversion_policy { specific { versions: [ 7 ] } }'
+    add_model(tmp_path, "policy", save_plus_one, config=config)
+
+    found = check(tmp_path)
+
+    assert found["odd"].is_good
+    assert [
+        f"{tmp_path / 'odd' / '01'}: ignored, a version directory is a positive integer without leading zero"
+    ] == (found["odd"].notes)
+    assert not found["empty"].is_good
+    assert any("specific 7" in fault for fault in found["policy"].faults)
+
+
+def test_a_name_in_two_repositories_is_a_fault_of_both(tmp_path):
+    add_model(tmp_path / "a", "twin", save_plus_one)
+    add_model(tmp_path / "b", "twin", save_plus_one)
+
+    (fault,) = check(tmp_path / "a", tmp_path / "b")["twin"].faults
+
+    assert "a name must be unique over all repositories" in fault
+    assert str(tmp_path / "a") in fault
+    assert str(tmp_path / "b") in fault
+
+
+def test_a_config_is_mandatory_without_auto_completion(tmp_path):
+    add_model(tmp_path, "bare", save_plus_one)
+
+    faults = check(tmp_path, disable_auto_complete_config=True)["bare"].faults
+
+    assert any("the config file is mandatory while auto-completion is disabled" in fault for fault in faults)
+
+
+def test_what_is_not_supported_yet_is_a_fault(tmp_path):
+    (tmp_path / "e" / "1").mkdir(parents=True)
+    (tmp_path / "e" / "config.pbtxt").write_text(
+        'platform: "ensemble"\n'
+        'input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }\n'
+        'output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }\n'
+        'ensemble_scheduling { step { model_name: "m" model_version: -1 '
+        'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }\n'
+    )
+    add_model(tmp_path, "p", save_plus_one, config='backend: "python"')
+
+    found = check(tmp_path)
+
+    assert any("ensembles are not supported yet" in fault for fault in found["e"].faults), found["e"].faults
+    assert any("backend 'python' is not supported yet" in fault for fault in found["p"].faults), found[
+        "p"
+    ].faults
+
+
+@pytest.mark.parametrize("datatype", ["BYTES", "FP16"])
+def test_models_of_other_data_types_are_checked_too(tmp_path, datatype):
+    add_model(tmp_path, "same", partial(save_identity, datatype=datatype))
+
+    assert check(tmp_path)["same"].is_good
+
+
+def test_the_command_prints_reports_and_exits_with_1_if_any_is_faulty(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    add_model(tmp_path / "models", "good", save_plus_one)
+    add_model(tmp_path / "models", "bad", save_plus_one, config="max_batch_sise: 3")
+
+    assert 1 == run(["repo", "check", "models"])
+
+    shown = capsys.readouterr().out
+    assert "ok      good  onnxruntime, version 1\n" in shown
+    assert "FAULTY  bad" in shown
+    assert "        models/bad/config.pbtxt:1:1: unknown field 'max_batch_sise'" in shown
+    assert "2 models, 1 faulty, 1 fault\n" in shown
+
+
+def test_the_command_exits_with_0_if_all_is_well_and_speaks_json(tmp_path, capsys):
+    add_model(tmp_path, "good", save_plus_one)
+
+    assert 0 == run(["repo", "check", str(tmp_path), "--json"])
+
+    (report,) = json.loads(capsys.readouterr().out)
+    assert ("good", "onnxruntime", [1], []) == tuple(
+        report[key] for key in ("name", "backend", "versions", "faults")
+    )
+
+
+def test_a_repository_that_is_none_is_an_error(tmp_path, capsys):
+    assert 1 == run(["repo", "check", str(tmp_path / "nothing")])
+    assert "not a valid directory" in capsys.readouterr().err
