@@ -1,0 +1,118 @@
+"""Opens sessions: from checked settings to onnxruntime's options, and from its errors to ours."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from bireme.backends.interface import ModelContext
+from bireme.backends.onnxruntime.providers import choose_providers
+from bireme.backends.onnxruntime.runtime import log, ort
+from bireme.backends.onnxruntime.settings import BackendSettings, ModelSettings
+from bireme.types import InvalidArgument
+
+_GIT_LFS: Final = b"version https://git-lfs"
+# "[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : Load model from <path> failed:Protobuf parsing failed."
+_ERROR_PREFIX: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
+
+
+def open_session(
+    ctx: ModelContext, path: Path, settings: ModelSettings, backend_settings: BackendSettings
+) -> Any:
+    """Return an ``onnxruntime.InferenceSession`` over the file at ``path``.
+
+    Raises:
+        InvalidArgument: an accelerator is not available, an operator library or the file cannot be loaded.
+    """
+    providers = choose_providers(ctx.config, ort.get_all_providers(), ort.get_available_providers())
+    options = _session_options(ctx, settings, backend_settings)
+    try:
+        # Without its fallback, which prints to stdout and hides that an accelerator did not work.
+        return ort.InferenceSession(path, options, providers=providers, enable_fallback=False)
+    except Exception as error:
+        raise InvalidArgument(
+            f"model '{ctx.name}': onnxruntime cannot load '{path}': {_reason(path, error)}"
+        ) from error
+
+
+def _session_options(ctx: ModelContext, settings: ModelSettings, backend_settings: BackendSettings) -> Any:
+    options = ort.SessionOptions()
+    options.logid = ctx.name
+    if _global_pool.use(backend_settings):
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = settings.num_intra_op_threads
+        options.inter_op_num_threads = settings.num_inter_op_threads
+    modes = ort.ExecutionMode
+    options.execution_mode = modes.ORT_PARALLEL if settings.runs_parallel else modes.ORT_SEQUENTIAL
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings.graph_level)
+    if settings.enable_mem_arena is not None:
+        options.enable_cpu_mem_arena = settings.enable_mem_arena
+    if settings.enable_mem_pattern is not None:
+        options.enable_mem_pattern = settings.enable_mem_pattern
+    for key, value in settings.session_entries.items():
+        options.add_session_config_entry(key, value)
+    _register_op_libraries(ctx, options)
+    return options
+
+
+def _register_op_libraries(ctx: ModelContext, options: Any) -> None:
+    """Load the libraries of custom operators; a relative path is looked up in the version and model directories."""
+    operations = ctx.config.model_operations
+    for filename in operations.op_library_filename if operations is not None else ():
+        places = [ctx.version_dir / filename, ctx.model_dir / filename]
+        path = next((place for place in places if place.is_file()), Path(filename))
+        try:
+            options.register_custom_ops_library(str(path))
+        except Exception as error:
+            raise InvalidArgument(
+                f"model '{ctx.name}': model_operations: operator library '{filename}' cannot be loaded: "
+                f"{_without_prefix(error)}"
+            ) from error
+
+
+class _GlobalPool:
+    """The thread pool that all sessions of this process share, once one server has asked for it."""
+
+    def __init__(self) -> None:
+        self._sizes: tuple[int, int] | None = None
+        self._lock = threading.Lock()
+
+    def use(self, settings: BackendSettings) -> bool:
+        """Whether sessions use the pool from now on; makes it when ``settings`` ask for it first."""
+        sizes = (settings.num_intra_op_threads, settings.num_inter_op_threads)
+        with self._lock:
+            if settings.uses_global_pool and self._sizes is None:
+                ort.set_global_thread_pool_sizes(*sizes)
+                self._sizes = sizes
+            elif settings.uses_global_pool and self._sizes != sizes:
+                log.warning(
+                    "the global thread pool of this process has sizes %s (intra, inter) already; %s is ignored",
+                    self._sizes,
+                    sizes,
+                )
+            return self._sizes is not None
+
+
+_global_pool: Final = _GlobalPool()
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Say in one line why a file cannot be loaded."""
+    reason = _without_prefix(error)
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_GIT_LFS))
+    except OSError as unreadable:
+        return str(unreadable.strerror)
+    if not start:
+        return "the file is empty"
+    if start == _GIT_LFS:
+        return "the file is a Git LFS pointer, not the model itself; fetch it with: git lfs pull"
+    return reason
+
+
+def _without_prefix(error: Exception) -> str:
+    return " ".join(_ERROR_PREFIX.sub("", str(error)).split())

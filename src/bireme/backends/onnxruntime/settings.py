@@ -1,0 +1,191 @@
+"""Settings: the config's parameters and the backend's command line settings as checked values. Pure.
+
+Parameters of a model (all values are texts, as in Triton):
+
+=================================================  =============================================================
+``intra_op_thread_count``                          threads within an operator; 0 or absent: see `default_num_threads`
+``inter_op_thread_count``                          threads across operators, with ``execution_mode`` 1; as above
+``execution_mode``                                 0 sequential (default), 1 parallel
+``enable_mem_arena``, ``enable_mem_pattern``       booleans; onnxruntime's own defaults (on) when absent
+``memory.enable_memory_arena_shrinkage``           devices to give memory back on after each run, as ``cpu:0;gpu:0``
+``session.…``, ``optimization.…``, ``mlas.…``,     any session configuration entry of onnxruntime, by its own name;
+``ep.…``                                           booleans may be written true and false
+=================================================  =============================================================
+
+``session.intra_op.allow_spinning`` is 0 unless the model sets it. Spinning threads make a run after a pause up to 1.7
+times as fast on idle cores and cost 5 times the CPU time (measured at 2 threads, 3 ms between runs: 1.25 ms and 5.65 ms
+of CPU time per run, against 2.44 and 2.52); when the cores are busy they make runs slower.
+
+Backend settings (``--backend-config=onnxruntime,key=value``): ``default-max-batch-size`` (4), and
+``enable-global-threadpool`` with ``intra_op_thread_count`` and ``inter_op_thread_count``: one thread pool for all models.
+
+Source: Triton ``onnxruntime.cc`` (ModelState), ``onnxruntime_loader.cc``; onnxruntime
+``onnxruntime_session_options_config_keys.h``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bireme.config import ModelConfig
+from bireme.types import InvalidArgument
+
+SPINNING_ENTRIES: Final = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
+ARENA_SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
+
+_ENTRY_PREFIXES: Final = ("session.", "optimization.", "mlas.", "ep.")
+_BOOLEAN_ENTRIES: Final = frozenset({*SPINNING_ENTRIES, "session.use_device_allocator_for_initializers"})
+_BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
+_DEFAULT_MAX_BATCH_SIZE: Final = 4
+_GRAPH_LEVELS: Final = {
+    -1: "ORT_ENABLE_BASIC",
+    0: "ORT_ENABLE_ALL",
+    1: "ORT_ENABLE_EXTENDED",
+    2: "ORT_DISABLE_ALL",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What one model's config says to onnxruntime."""
+
+    num_intra_op_threads: int
+    num_inter_op_threads: int
+    runs_parallel: bool
+    graph_level: str
+    """Name of the ``GraphOptimizationLevel``."""
+    enable_mem_arena: bool | None
+    """None: onnxruntime's default."""
+    enable_mem_pattern: bool | None
+    arena_shrinkage: str
+    """Empty: no shrinkage."""
+    session_entries: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSettings:
+    """What the command line says to the backend."""
+
+    default_max_batch_size: int
+    uses_global_pool: bool
+    num_intra_op_threads: int
+    """Of the global pool; 0: one per core."""
+    num_inter_op_threads: int
+
+
+def default_num_threads(num_cpus: int, num_instances: int) -> int:
+    """Return the size of the thread pool of a session that ``num_instances`` threads run at once on ``num_cpus``.
+
+    The instances share one session, and so one pool; each run works on its caller's thread too. The size counts the
+    caller, so ``num_instances`` callers and the pool's other threads together are as many threads as there are CPUs.
+    """
+    return max(1, num_cpus - num_instances + 1)
+
+
+def read_model_settings(config: ModelConfig, num_cpus: int) -> ModelSettings:
+    """Return the settings of a model that may use ``num_cpus`` CPUs.
+
+    Raises:
+        InvalidArgument: names the parameter, its value and what is expected.
+    """
+    parameters = {key: parameter.string_value for key, parameter in config.parameters.items()}
+    reader = _Reader(f"model '{config.name}': parameter", parameters)
+    num_threads = default_num_threads(num_cpus, num_instances(config))
+    execution_mode = reader.integer("execution_mode", 0)
+    if execution_mode not in (0, 1):
+        raise reader.fault("execution_mode", "0 (sequential) or 1 (parallel)")
+    shrinkage = parameters.get(ARENA_SHRINKAGE, "")
+    if shrinkage and not re.fullmatch(r"(cpu|gpu):\d+(;(cpu|gpu):\d+)*", shrinkage):
+        raise reader.fault(ARENA_SHRINKAGE, "devices such as cpu:0 or cpu:0;gpu:0")
+    return ModelSettings(
+        num_intra_op_threads=reader.count("intra_op_thread_count") or num_threads,
+        num_inter_op_threads=reader.count("inter_op_thread_count") or (num_threads if execution_mode else 1),
+        runs_parallel=execution_mode == 1,
+        graph_level=_graph_level(config),
+        enable_mem_arena=reader.boolean("enable_mem_arena"),
+        enable_mem_pattern=reader.boolean("enable_mem_pattern"),
+        arena_shrinkage=shrinkage,
+        session_entries=_session_entries(reader, parameters),
+    )
+
+
+def read_backend_settings(settings: Mapping[str, str]) -> BackendSettings:
+    """Return the backend's settings from ``--backend-config``.
+
+    Raises:
+        InvalidArgument: names the setting, its value and what is expected.
+    """
+    reader = _Reader("backend 'onnxruntime': setting", settings)
+    return BackendSettings(
+        default_max_batch_size=reader.integer("default-max-batch-size", _DEFAULT_MAX_BATCH_SIZE),
+        uses_global_pool=reader.boolean("enable-global-threadpool") or False,
+        num_intra_op_threads=reader.count("intra_op_thread_count"),
+        num_inter_op_threads=reader.count("inter_op_thread_count"),
+    )
+
+
+def num_instances(config: ModelConfig) -> int:
+    """Return how many instances of the model may execute at one time."""
+    return sum(
+        max(group.count, 1) * max(len(group.gpus), 1) for group in config.instance_group if not group.passive
+    )
+
+
+def _graph_level(config: ModelConfig) -> str:
+    graph = config.optimization.graph if config.optimization is not None else None
+    level = graph.level if graph is not None else 0
+    if level not in _GRAPH_LEVELS:
+        raise InvalidArgument(
+            f"model '{config.name}': optimization.graph.level is {level}; expected -1 (basic), 0 (all), 1 (extended) or 2 "
+            f"(none)"
+        )
+    return _GRAPH_LEVELS[level]
+
+
+def _session_entries(reader: _Reader, parameters: Mapping[str, str]) -> dict[str, str]:
+    entries = dict.fromkeys(SPINNING_ENTRIES, "0")
+    for key, value in parameters.items():
+        if key in _BOOLEAN_ENTRIES:
+            entries[key] = "1" if reader.boolean(key) else "0"
+        elif key.startswith(_ENTRY_PREFIXES):
+            entries[key] = value
+    return entries
+
+
+class _Reader:
+    """Reads typed values from texts and names them in its errors."""
+
+    def __init__(self, label: str, values: Mapping[str, str]) -> None:
+        self._label = label
+        self._values = values
+
+    def integer(self, key: str, default: int) -> int:
+        text = self._values.get(key)
+        if text is None:
+            return default
+        try:
+            return int(text)
+        except ValueError:
+            raise self.fault(key, "an integer") from None
+
+    def count(self, key: str) -> int:
+        """Return a number of threads; 0 when absent."""
+        value = self.integer(key, 0)
+        if value < 0:
+            raise self.fault(key, "a number of threads, or 0 for the default")
+        return value
+
+    def boolean(self, key: str) -> bool | None:
+        text = self._values.get(key)
+        if text is None:
+            return None
+        value = _BOOLEANS.get(text.strip().lower())
+        if value is None:
+            raise self.fault(key, "true, false, 1 or 0")
+        return value
+
+    def fault(self, key: str, expected: str) -> InvalidArgument:
+        return InvalidArgument(f"{self._label} '{key}' is '{self._values[key]}'; expected {expected}")
