@@ -6,6 +6,7 @@ when every step worked and the server stopped cleanly.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -16,14 +17,13 @@ from pathlib import Path
 
 import build
 import client
-from rich.console import Console
 
 HERE = Path(__file__).resolve().parent
 LOG = HERE / "server.log"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 
-console = Console(highlight=False)
+console = client.console
 
 
 def step(number: int, text: str) -> None:
@@ -45,7 +45,7 @@ def start_server(http_port: int, metrics_port: int) -> subprocess.Popen[bytes]:
     """Start ``bireme serve`` on the example repository."""
     command = [
         *(sys.executable, "-m", "bireme", "serve"),
-        *("--model-repository", str(build.MODELS)),
+        *("--model-repository", os.path.relpath(build.MODELS)),
         *("--http-address", "127.0.0.1", "--http-port", str(http_port)),
         *("--metrics-port", str(metrics_port)),
     ]
@@ -105,9 +105,7 @@ def main() -> None:
     server = start_server(http_port, metrics_port)
     try:
         wait_until_ready(server, http_port)
-        console.print(
-            f"  ready after {time.monotonic() - start:.1f} s; its log is in {LOG.relative_to(HERE.parents[1])}"
-        )
+        console.print(f"  ready after {time.monotonic() - start:.1f} s; its log is {os.path.relpath(LOG)}")
 
         step(3, "Pictures, sent with the official client (tritonclient.http)\n")
         client.main(["--url", f"127.0.0.1:{http_port}", "--metrics", f"127.0.0.1:{metrics_port}"])
@@ -119,8 +117,8 @@ def main() -> None:
             server.kill()
             server.wait()
     console.print(
-        "  done. Keep it running with [bold]make serve[/bold] and ask it with "
-        "[bold].venv/bin/python examples/vision/client.py YOUR_PICTURE[/bold]\n"
+        "  done. [bold]make serve[/bold] keeps it running; then, from another terminal:\n"
+        "  [bold].venv/bin/python examples/vision/client.py YOUR_PICTURE[/bold]\n"
     )
 
 
