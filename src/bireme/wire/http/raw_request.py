@@ -86,11 +86,11 @@ def _decode_fixed_size(spec: InputSpec, body: memoryview, model_name: str) -> Te
     step = prod(dim for dim in spec.dims if dim != -1) * datatypes.ITEM_SIZES[spec.datatype]
     variable = nbytes // step if step else 0
     dims = tuple(variable if dim == -1 else dim for dim in spec.dims)
-    expected = prod(dims) * datatypes.ITEM_SIZES[spec.datatype]
-    if expected != nbytes:
+    if prod(dims) * datatypes.ITEM_SIZES[spec.datatype] != nbytes:
+        expected = f"a multiple of {step}" if step and -1 in spec.dims else step
         raise InvalidArgument(
             f"{_PREFIX}input byte size mismatch for input '{spec.name}' for model '{model_name}'. Expected "
-            f"{f'a multiple of {step}' if -1 in dims or -1 in spec.dims else expected}, got {nbytes}"
+            f"{expected}, got {nbytes}"
         )
     shape = (1, *dims) if len(spec.shape) > len(spec.dims) else dims
     array = np.ndarray(shape, datatypes.NUMPY_DTYPES[spec.datatype], body)
