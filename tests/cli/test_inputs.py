@@ -158,6 +158,9 @@ def test_a_picture_takes_the_input_s_size_order_and_range(tmp_path, dims, dataty
         ((), (-1,), True, (1, 1)),
         ((), (), True, (1,)),
         ((5,), (-1,), True, (1, 5)),
+        ((6,), (3,), True, (2, 3)),
+        ((2,), (1,), True, (2, 1)),
+        ((0,), (3,), True, (0,)),
         ((4,), (3,), True, (4,)),  # left as it is: the server's refusal explains it
         ((2, 2, 2), (3,), False, (2, 2, 2)),
     ],

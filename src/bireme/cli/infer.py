@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
@@ -95,7 +96,8 @@ def infer(
         _print(target, call, as_json=as_json)
 
     if model_repository is None:
-        ask(RemoteServer(url, timeout_s))
+        with closing(RemoteServer(url, timeout_s)) as server:
+            ask(server)
     else:
         with LocalRepository.open(model_repository, model) as local:
             ask(local)

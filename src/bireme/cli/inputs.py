@@ -187,16 +187,19 @@ class GivenInputs:
 def fit(array: Array, dims: Iterable[int], *, batched: bool = False) -> Array:
     """Return ``array`` in the shape that a model with ``dims`` takes, with a batch dimension in front if ``batched``.
 
-    A missing batch dimension is added, and as many values as the dims hold are reshaped to them. Anything else is
-    left as it is, for the server to refuse with its own words.
+    A missing batch dimension is added, and as many values as the dims hold are reshaped to them; a flat list of several
+    times as many is a batch. Anything else is left as it is, for the server to refuse with its own words.
     """
     dims = tuple(dims)
     if batched and _matches(array.shape, dims):
         return array[np.newaxis]
     if _matches(array.shape[1:] if batched else array.shape, dims) and (array.ndim or not batched):
         return array
-    if all(dim >= 0 for dim in dims) and array.size == prod(dims):
-        return array.reshape((1, *dims) if batched else dims)
+    if all(dim > 0 for dim in dims) and array.size:
+        if array.size == prod(dims):
+            return array.reshape((1, *dims) if batched else dims)
+        if batched and array.ndim == 1 and array.size % prod(dims) == 0:
+            return array.reshape(-1, *dims)
     if array.ndim == 0:  # a lone value for a variable dimension
         return array.reshape((1,) * (len(dims) + batched))
     return array

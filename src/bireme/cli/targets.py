@@ -81,6 +81,10 @@ class RemoteServer:
         self._prefix = parts.path.rstrip("/")
         self._url = url
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
     def config(self, model: str, version: int) -> dict[str, Any]:
         """Ask for the config of a model."""
         body, _ = self._request("GET", f"{_model_path(model, version)}/config")

@@ -1,0 +1,153 @@
+"""``bireme infer``, against a repository in this process and against a server over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bireme.cli.main import run
+from bireme.engine import Server
+from bireme.frontend.http import HttpFrontend, HttpOptions
+from onnx_models import add_model, save_add, save_identity
+
+LABELLED = """
+backend: "onnxruntime"
+max_batch_size: 8
+output { name: "Y" data_type: TYPE_FP32 dims: [ 3 ] label_filename: "labels.txt" }
+"""
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Return a repository: "add" (two vectors of 2), "label" (batches, with class names), "text", "picture"."""
+    models = tmp_path / "models"
+    add_model(models, "add", partial(save_add, dims=(2,)))
+    labelled = add_model(models, "label", partial(save_identity, dims=(3,), batch=True), config=LABELLED)
+    (labelled / "labels.txt").write_text("cat\ndog\n\n")
+    add_model(models, "text", partial(save_identity, datatype="BYTES"))
+    add_model(models, "picture", partial(save_identity, datatype="UINT8", dims=(4, 6, 3)))
+    return models
+
+
+@pytest.fixture(params=["in process", "over HTTP"])
+def ask(request, repository) -> Callable[..., int]:
+    """Return ``bireme infer`` with the way to the repository's models filled in."""
+    if request.param == "in process":
+        yield lambda *arguments: run(["infer", "-m", str(repository), *arguments])
+        return
+    started, stop = threading.Event(), asyncio.Event()
+    found: dict[str, object] = {}
+
+    async def serve() -> None:
+        found["loop"] = asyncio.get_running_loop()
+        async with Server(repository) as server:
+            front_end = HttpFrontend(server, HttpOptions(address="127.0.0.1", port=0))
+            await front_end.start()
+            found["port"] = front_end.port
+            started.set()
+            await stop.wait()
+            await front_end.stop(1.0)
+
+    with ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(asyncio.run, serve())
+        try:
+            assert started.wait(20) or serving.result()
+            yield lambda *arguments: run(["infer", "--url", f"http://127.0.0.1:{found['port']}", *arguments])
+        finally:
+            found["loop"].call_soon_threadsafe(stop.set)
+            serving.result(20)
+
+
+def test_values_go_in_and_json_comes_out(ask, capsys):
+    assert 0 == ask("add", "INPUT0=[1, 2]", "INPUT1=[10, 20]", "--json", "--id=7")
+
+    assert {
+        "id": "7",
+        "model_name": "add",
+        "model_version": "1",
+        "outputs": [
+            {"name": "OUTPUT0", "datatype": "FP32", "shape": [2], "data": [11, 22]},
+            {"name": "OUTPUT1", "datatype": "FP32", "shape": [2], "data": [-9, -18]},
+        ],
+    } == json.loads(capsys.readouterr().out)
+
+
+def test_one_output_can_be_asked_for(ask, capsys):
+    assert 0 == ask("add", "INPUT0=[1, 2]", "INPUT1=[10, 20]", "-o", "OUTPUT1", "--json", "--version=1")
+
+    assert ["OUTPUT1"] == [output["name"] for output in json.loads(capsys.readouterr().out)["outputs"]]
+
+
+def test_a_table_is_for_people(ask, capsys):
+    assert 0 == ask("add", "INPUT0=[1, 2]", "INPUT1=[10, 20]")
+
+    shown = capsys.readouterr().out
+    assert "add version 1" in shown
+    assert "OUTPUT0" in shown
+    assert "[11., 22.]" in shown
+
+
+def test_classes_come_with_their_names(ask, capsys):
+    assert 0 == ask("label", "X=[0.25, 3, 1]", "X=[5, 0, 0]", "--classes=2", "--json")
+
+    (output,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert ("Y", "BYTES", [2, 2]) == (output["name"], output["datatype"], output["shape"])
+    assert ["3.000000:1:dog", "1.000000:2", "5.000000:0:cat", "0.000000:1:dog"] == output["data"]
+
+    assert 0 == ask("label", "X=[0.25, 3, 1]", "--classes=1")
+    assert "dog" in capsys.readouterr().out
+
+
+def test_text_goes_in_and_comes_out(ask, capsys):
+    assert 0 == ask("text", 'X=["a", "ü"]', "--json")
+
+    assert ["a", "ü"] == json.loads(capsys.readouterr().out)["outputs"][0]["data"]
+
+
+def test_a_picture_is_resized_to_the_input(ask, tmp_path, capsys):
+    Image.new("RGB", (60, 40), (1, 2, 3)).save(tmp_path / "p.png")
+
+    assert 0 == ask("picture", str(tmp_path / "p.png"), "--json")
+
+    (output,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert [4, 6, 3] == output["shape"]
+    assert [1, 2, 3] == output["data"][:3]
+
+
+def test_an_npy_file_goes_in(ask, tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.array([1.0, 2.0]))
+
+    assert 0 == ask(
+        "add", f"INPUT0=@{tmp_path / 'x.npy'}", "INPUT1=[0, 0]", "--json", "-P", "note=ü", "-P", "n=3"
+    )
+
+    assert [1, 2] == json.loads(capsys.readouterr().out)["outputs"][0]["data"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nothing"], "nothing"),
+        (["add", "INPUT0=[1, 2]"], "expected 2 inputs but got 1 inputs for model 'add'"),
+        (["add", "INPUT0=[1, 2, 3]", "INPUT1=[1, 2]"], "unexpected shape for input 'INPUT0'"),
+        (["add", "Q=1"], "has no input 'Q'; it has: INPUT0 FP32[2], INPUT1 FP32[2]"),
+        (["add", "INPUT0=[1, 2]", "INPUT1=[1, 2]", "-o", "Z"], "unexpected inference output 'Z'"),
+        (["text", "X=a", "--classes=2"], "unsupported type 'BYTES'"),
+        (["add", "-P", "novalue"], "expected KEY=VALUE, got 'novalue'"),
+    ],
+)
+def test_a_mistake_is_explained_and_exits_with_1(ask, capsys, arguments, complaint):
+    assert 1 == ask(*arguments)
+
+    shown = capsys.readouterr()
+    assert "" == shown.out
+    assert complaint in shown.err
+    assert "Traceback" not in shown.err
