@@ -150,7 +150,12 @@ def shorten(text: str) -> str:
 
 
 def shortest_float(value: float) -> float:
-    """Return the number that a 32-bit float field holds for ``value``, as its shortest decimal: 0.3 stays 0.3."""
+    """Return the number that a 32-bit float field holds for ``value``, as its shortest decimal: 0.3 stays 0.3.
+
+    Minus zero becomes zero: the two are equal here, but not as protobuf sees defaults.
+    """
+    if value == 0.0:
+        return 0.0
     if not math.isfinite(value):
         return value
     try:

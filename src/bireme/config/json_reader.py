@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from contextlib import suppress
 from typing import Any, Final
 
 from bireme.config import faults
@@ -19,6 +21,7 @@ from bireme.config.model_config import ModelConfig
 from bireme.config.schema import INTEGER_RANGES, Field, MessageType, model_config_type
 from bireme.types.errors import InvalidArgument
 
+_INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
 _FLOAT_NAMES: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -38,7 +41,9 @@ def parse_json(text: str | bytes, source: str) -> ModelConfig:
             f"{source}: expected a JSON object with the fields of ModelConfig, found {_show(document)}"
         )
     binder = _Binder()
-    config = binder.message(document, "", (model_config_type(),))
+    config = None
+    with suppress(faults.EnoughFaults):
+        config = binder.message(document, "", (model_config_type(),))
     if binder.faults:
         raise InvalidArgument(f"{source}: {faults.summarise(binder.faults)}")
     assert isinstance(config, ModelConfig)
@@ -72,12 +77,12 @@ class _Binder:
         for name, value in members:
             field = mine.fields.get(name) or _by_json_name(name, mine)
             if field is None:
-                self.faults.append(where + faults.unknown_field(name, mine, types[1:]))
+                self._refuse(where + faults.unknown_field(name, mine, types[1:]))
             elif field.attribute in values:
-                self.faults.append(f"{where}field '{field.name}' in {mine.name} is given twice")
+                self._refuse(f"{where}field '{field.name}' in {mine.name} is given twice")
             elif value is not None:
                 if field.oneof is not None and chosen.setdefault(field.oneof, field.name) != field.name:
-                    self.faults.append(where + faults.two_choices(field, chosen[field.oneof], mine))
+                    self._refuse(where + faults.two_choices(field, chosen[field.oneof], mine))
                 values[field.attribute] = self._value(value, field, f"{path}.{name}" if path else name, types)
         return mine.make(**values)
 
@@ -87,7 +92,7 @@ class _Binder:
         if not field.is_repeated:
             return self._item(value, field, path, types)
         if not isinstance(value, list) or isinstance(value, _Object):
-            self.faults.append(f"'{path}' expects a list, found {_show(value)}")
+            self._refuse(f"'{path}' expects a list, found {_show(value)}")
             return ()
         return tuple(self._item(item, field, f"{path}[{index}]", types) for index, item in enumerate(value))
 
@@ -95,13 +100,13 @@ class _Binder:
         self, value: Any, field: Field, key_field: Field, path: str, types: tuple[MessageType, ...]
     ) -> dict[Any, Any]:
         if not isinstance(value, _Object):
-            self.faults.append(f"'{path}' expects an object, found {_show(value)}")
+            self._refuse(f"'{path}' expects an object, found {_show(value)}")
             return {}
         entries: dict[Any, Any] = {}
         for name, item in value:
             key = self._scalar(name, key_field, f"key of '{path}'")
             if key in entries:
-                self.faults.append(f"'{path}' has the key '{name}' twice")
+                self._refuse(f"'{path}' has the key '{name}' twice")
             entries[key] = self._item(item, field, f"{path}.{name}", types)
         return entries
 
@@ -110,14 +115,19 @@ class _Binder:
             return self._scalar(value, field, f"'{path}'")
         if isinstance(value, _Object):
             return self.message(value, path, (field.message, *types))
-        self.faults.append(f"'{path}' expects an object ({field.message.name}), found {_show(value)}")
+        self._refuse(f"'{path}' expects an object ({field.message.name}), found {_show(value)}")
         return None
+
+    def _refuse(self, message: str) -> None:
+        self.faults.append(message)
+        if len(self.faults) == faults.MAX_REPORTED:
+            raise faults.EnoughFaults
 
     def _scalar(self, value: Any, field: Field, label: str) -> Any:
         try:
             return _read_scalar(value, field)
         except Misfit as misfit:
-            self.faults.append(f"{label} {misfit}")
+            self._refuse(f"{label} {misfit}")
             return None
 
 
@@ -146,13 +156,12 @@ def _read_scalar(value: Any, field: Field) -> Any:
 
 
 def _read_integer(value: Any, field: Field) -> int:
-    if isinstance(value, str) and value.removeprefix("-").isdecimal() and value.isascii() and len(value) < 21:
-        value = int(value)
-    elif isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
+    is_integral = isinstance(value, int) and not isinstance(value, bool)
+    is_integral |= isinstance(value, float) and value.is_integer()
+    is_integral |= isinstance(value, str) and _INTEGER.fullmatch(value) is not None
+    if not is_integral:
         raise _misfit(value, field)
-    return faults.checked_integer(value, field)
+    return faults.checked_integer(int(value), field)
 
 
 def _read_float(value: Any, field: Field) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 class LatestPolicy:
     """The highest versions, so many of them."""
 
-    num_versions: int = 1
+    num_versions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

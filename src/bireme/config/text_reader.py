@@ -7,6 +7,7 @@ oneof are errors.
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,9 @@ _BOOLS: Final = {
 }
 
 
+_MAX_DIGITS: Final = 100  # far beyond 64 bits, far below what takes long to convert
+
+
 def parse_text(text: str, path: str | Path) -> ModelConfig:
     """Return the config that protobuf text holds; ``path`` names it in errors.
 
@@ -37,7 +41,9 @@ def parse_text(text: str, path: str | Path) -> ModelConfig:
     """
     tree, syntax_fault = read_tree(text)
     binder = _Binder()
-    config = binder.message(tree, (model_config_type(),))
+    config = None
+    with suppress(faults.EnoughFaults):
+        config = binder.message(tree, (model_config_type(),))
     found = binder.faults
     if syntax_fault is not None:
         found.append((syntax_fault.offset, syntax_fault.message))
@@ -68,7 +74,7 @@ class _Binder:
         for entry in node.entries:
             field = mine.fields.get(entry.name)
             if field is None:
-                self._add(entry, faults.unknown_field(entry.name, mine, types[1:]))
+                self._refuse(entry, faults.unknown_field(entry.name, mine, types[1:]))
             elif field.key is not None or field.is_repeated:
                 for item in entry.value.items if entry.value.kind == "list" else [entry.value]:
                     lists[field.name].append(self._item(item, field, types))
@@ -85,21 +91,15 @@ class _Binder:
     ) -> None:
         # As in protobuf, a plain scalar may be given again as long as it still has its default.
         if values.get(field.attribute, field.default) != field.default:
-            self._add(entry, f"field '{field.name}' in {mine.name} is given twice")
+            self._refuse(entry, f"field '{field.name}' in {mine.name} is given twice")
         elif field.oneof is not None and chosen.setdefault(field.oneof, field.name) != field.name:
-            self._add(entry, faults.two_choices(field, chosen[field.oneof], mine))
+            self._refuse(entry, faults.two_choices(field, chosen[field.oneof], mine))
 
     def _item(self, node: Node, field: Field, types: tuple[MessageType, ...]) -> Any:
         """Return one value of a field; of a map, one entry as (key, value)."""
         if field.key is not None:
             return self._map_entry(node, field, field.key, types)
-        if field.message is None:
-            return self._scalar(node, field, f"'{field.name}'")
-        if node.kind == "message":
-            return self.message(node, (field.message, *types))
-        return self._refuse(
-            node, f"'{field.name}' expects {{ … }} ({field.message.name}), found {_show(node)}"
-        )
+        return self._plain(node, field, f"'{field.name}'", types)
 
     def _map_entry(
         self, node: Node, field: Field, key_field: Field, types: tuple[MessageType, ...]
@@ -110,39 +110,39 @@ class _Binder:
         given: dict[str, Node] = {}
         for entry in node.entries:
             if entry.name not in {"key", "value"}:
-                self._add(
-                    entry, f"unknown field '{entry.name}' in an entry of '{field.name}'; it has: key, value"
+                name = faults.shorten(entry.name)
+                self._refuse(
+                    entry, f"unknown field '{name}' in an entry of '{field.name}'; it has: key, value"
                 )
             elif entry.name in given:
-                self._add(entry, f"'{entry.name}' is given twice in an entry of '{field.name}'")
+                self._refuse(entry, f"'{entry.name}' is given twice in an entry of '{field.name}'")
             given[entry.name] = entry.value
+        # As everywhere, what is not written has its default: "" or 0, and an empty message.
+        key: Any = "" if key_field.kind == "string" else 0
+        value: Any = "" if field.message is None else field.message.make()
         if "key" in given:
-            key = self._scalar(given["key"], key_field, f"key of '{field.name}'")
-        else:
-            key = self._refuse(node, f"an entry of '{field.name}' has no 'key'") if node.is_whole else None
-        if "value" not in given:
-            return key, "" if field.message is None else field.message.make()
-        value = given["value"]
-        if field.message is None:
-            return key, self._scalar(value, field, f"value in '{field.name}'")
-        if value.kind == "message":
-            return key, self.message(value, (field.message, *types))
-        self._refuse(
-            value, f"value in '{field.name}' expects {{ … }} ({field.message.name}), found {_show(value)}"
-        )
-        return key, None
+            key = self._plain(given["key"], key_field, f"key of '{field.name}'", types)
+        if "value" in given:
+            value = self._plain(given["value"], field, f"value in '{field.name}'", types)
+        return key, value
 
-    def _scalar(self, node: Node, field: Field, label: str) -> Any:
+    def _plain(self, node: Node, field: Field, label: str, types: tuple[MessageType, ...]) -> Any:
+        """Return a message or a scalar; a fault calls the field by ``label``."""
+        if field.message is not None:
+            if node.kind == "message":
+                return self.message(node, (field.message, *types))
+            self._refuse(node, f"{label} expects {{ … }} ({field.message.name}), found {_show(node)}")
+            return None
         try:
             return _read_scalar(node, field)
         except Misfit as misfit:
-            return self._refuse(node, f"{label} {misfit}")
+            self._refuse(node, f"{label} {misfit}")
+            return None
 
-    def _add(self, entry: Entry, message: str) -> None:
-        self.faults.append((entry.offset, message))
-
-    def _refuse(self, node: Node, message: str) -> None:
-        self.faults.append((node.offset, message))
+    def _refuse(self, at: Entry | Node, message: str) -> None:
+        self.faults.append((at.offset, message))
+        if len(self.faults) == faults.MAX_REPORTED:
+            raise faults.EnoughFaults
 
 
 def _read_scalar(node: Node, field: Field) -> Any:
@@ -164,13 +164,13 @@ def _read_scalar(node: Node, field: Field) -> Any:
         return _read_float(node, field)
     if kind == "string" and node.kind in {"name", "number"}:
         raise _misfit(node, field, "; put it in quotes")
-    raise _misfit(node, field, _quotes_hint(node, node.text in _BOOLS))
+    raise _misfit(node, field, _quotes_hint(node, would_fit=node.text in _BOOLS))
 
 
 def _read_integer(node: Node, field: Field) -> int:
     digits = node.text.removeprefix("-")
-    if node.kind != "number":
-        raise _misfit(node, field, _quotes_hint(node, digits.isdecimal()))
+    if node.kind != "number" or len(digits) > _MAX_DIGITS:
+        raise _misfit(node, field, _quotes_hint(node, would_fit=digits.isdecimal()))
     is_octal = digits.isdecimal() and digits.startswith("0") and len(digits) > 1
     try:
         value = int(digits, 8 if is_octal else 0)
@@ -200,14 +200,14 @@ def _read_enum(node: Node, field: Field) -> str:
                 return name
     if node.kind in {"name", "number"}:
         raise faults.unknown_enum_value(node.text, field)
-    raise _misfit(node, field, _quotes_hint(node, node.text in field.enum))
+    raise _misfit(node, field, _quotes_hint(node, would_fit=node.text in field.enum))
 
 
 def _misfit(node: Node, field: Field, hint: str = "") -> Misfit:
     return Misfit(f"expects {faults.expected(field)}, found {_show(node)}{hint}")
 
 
-def _quotes_hint(node: Node, would_fit: bool) -> str:
+def _quotes_hint(node: Node, *, would_fit: bool) -> str:
     return "; write it without quotes" if node.kind == "string" and would_fit else ""
 
 

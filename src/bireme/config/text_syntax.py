@@ -9,7 +9,7 @@ Source: protobuf "Text Format Language Specification", without extensions and ``
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
@@ -23,6 +23,7 @@ _TOKEN: Final = re.compile(
     | (?P<number>    0[xX][0-9a-fA-F]+ | (?: [0-9]+ (?:\.[0-9]*)? | \.[0-9]+ ) (?:[eE][+-]?[0-9]+)? [fF]? )
     | (?P<string>    "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' )
     | (?P<mark>      [{}<>\[\]:;,-] )
+    | (?P<broken>    (?s:.) )
     """,
     re.VERBOSE,
 )
@@ -45,17 +46,13 @@ _HINTS: Final = {
 
 @dataclass(slots=True)
 class Node:
-    """A value as written. ``kind``: name, number, string (``text`` is its content), list or message.
-
-    A list or message is not whole where an error cut the text short.
-    """
+    """A value as written. ``kind``: name, number, string (``text`` is its content), list or message."""
 
     kind: str
     offset: int
     text: str = ""
     items: list[Node] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
-    is_whole: bool = False
 
 
 @dataclass(slots=True)
@@ -114,7 +111,6 @@ class _Reader:
             self._read_field(message, name, depth)
             if self._token.text in {";", ","} and self._token.kind == "mark":
                 self._take()
-        message.is_whole = True
         if opening is not None:
             self._take()
 
@@ -129,30 +125,35 @@ class _Reader:
             self._take()
         elif not self._is_mark("{", "<", "["):
             self._refuse(f"':' and a value, or '{{', after '{name.text}'")
-        # The entry is in the tree before its value is complete: an unclosed message is still a message.
-        self._read_value(
-            lambda value: message.entries.append(Entry(name.text, name.offset, value)), name, depth
-        )
+        value = self._open_value(name)
+        # In the tree before it is complete: a message that nothing closes is still a message.
+        message.entries.append(Entry(name.text, name.offset, value))
+        self._complete(value, name, depth)
+        if not has_colon and any(item.kind != "message" for item in value.items):
+            raise SyntaxFault(value.offset, f"expected ':' after '{name.text}', found '['")
 
-    def _read_value(self, keep: Callable[[Node], None], name: Token, depth: int) -> None:
-        token = self._token
+    def _open_value(self, name: Token) -> Node:
+        """Return a scalar, or a message or list that is still empty."""
         if self._is_mark("{", "<"):
-            node = Node("message", token.offset)
-            keep(node)
-            self.read_entries(node, self._take(), depth + 1)
-        elif self._is_mark("["):
-            node = Node("list", token.offset)
-            keep(node)
-            self._read_items(node, name, depth + 1)
-        else:
-            keep(self._read_scalar(name))
+            return Node("message", self._token.offset)
+        if self._is_mark("["):
+            return Node("list", self._token.offset)
+        return self._read_scalar(name)
+
+    def _complete(self, value: Node, name: Token, depth: int) -> None:
+        if value.kind == "message":
+            self.read_entries(value, self._take(), depth + 1)
+        elif value.kind == "list":
+            self._read_items(value, name, depth + 1)
 
     def _read_items(self, node: Node, name: Token, depth: int) -> None:
         opening = self._take()
         if depth > MAX_DEPTH:
             raise SyntaxFault(node.offset, f"nested deeper than {MAX_DEPTH} levels")
         while not self._is_mark("]"):
-            self._read_value(node.items.append, name, depth)
+            item = self._open_value(name)
+            node.items.append(item)
+            self._complete(item, name, depth)
             if self._is_mark(","):
                 self._take()
                 if self._is_mark("]"):
@@ -212,17 +213,11 @@ def position(text: str, offset: int) -> tuple[int, int]:
 
 
 def _tokens(text: str) -> Iterator[Token]:
-    offset = 0
-    while offset < len(text):
-        match = _TOKEN.match(text, offset)
-        if match is None:
-            yield Token("broken", text[offset], offset)
-            return
+    for match in _TOKEN.finditer(text):
         kind = match.lastgroup or ""
         if kind != "space":
-            yield Token(kind, match.group(), offset)
-        offset = match.end()
-    yield Token("end", "", offset)
+            yield Token(kind, match.group(), match.start())
+    yield Token("end", "", len(text))
 
 
 def _describe(token: Token) -> str:

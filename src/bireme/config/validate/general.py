@@ -64,14 +64,9 @@ def _backend(config: ModelConfig) -> Iterator[str]:
 
 
 def _versions(config: ModelConfig) -> Iterator[str]:
-    policy = config.version_policy
-    if policy is None:
-        return
-    if policy.latest is not None and policy.latest.num_versions == 0:
+    latest = config.version_policy.latest if config.version_policy is not None else None
+    if latest is not None and latest.num_versions == 0:
         yield f"version_policy.latest.num_versions is 0 for {config.name}, expected at least 1: no version would load"
-    for version in policy.specific.versions if policy.specific is not None else ():
-        if version < 1:
-            yield f"version_policy.specific.versions holds {version} for {config.name}, expected positive integers"
 
 
 def _scheduling_choice(config: ModelConfig) -> Iterator[str]:
@@ -106,4 +101,7 @@ def _metric_control(control: MetricControl, path: str, model: str) -> Iterator[s
     elif not options.buckets:
         yield f"histogram options must specify non-empty 'buckets' for {model}: {path}.histogram_options"
     elif any(low >= high for low, high in zip(options.buckets, options.buckets[1:], strict=False)):
-        yield f"histogram options must specify increasing 'buckets' for {model}: {path}.histogram_options.buckets"
+        yield (
+            f"histogram options must specify increasing 'buckets' for {model}: {path}.histogram_options.buckets is "
+            f"{list(options.buckets)}"
+        )

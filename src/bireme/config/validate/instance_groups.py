@@ -42,7 +42,8 @@ def _profiles(group: ModelInstanceGroup, label: str, platform: str) -> Iterator[
         return
     if platform != "tensorrt_plan":
         yield (
-            f"{label} and platform {platform} specifies profile field which is only supported for TensorRT models"
+            f"{label} and platform {platform} specifies profile field which is only supported for TensorRT models: "
+            f"profile is {list(group.profile)}"
         )
         return
     for profile in group.profile:

@@ -53,7 +53,7 @@ def _control_tensors(batching: ModelSequenceBatching, model: str) -> Iterator[st
         names.add(tensor.name)
         for number, control in enumerate(tensor.control):
             if control.kind in kinds:
-                yield f"sequence batching specifies multiple {control.kind} tensors for {model}: {path}"
+                yield f"sequence batching specifies multiple {control.kind} tensors for {model}: {path}.control[{number}]"
             kinds.add(control.kind)
             check = _correlation_id if control.kind == "CONTROL_SEQUENCE_CORRID" else _flag
             yield from check(control, f"{path}.control[{number}]", model)

@@ -24,7 +24,7 @@ def find_faults(config: ModelConfig, *, is_complete: bool) -> Iterator[str]:
     lists: dict[str, Sequence[ModelInput | ModelOutput]] = {"input": config.input, "output": config.output}
     for kind, tensors in lists.items():
         for index, tensor in enumerate(tensors):
-            label = f"model {kind} '{tensor.name}'" if tensor.name else f"model {kind} {kind}[{index}]"
+            label = f"model {kind} '{tensor.name}'" if tensor.name else f"model {kind}[{index}]"
             if is_complete:
                 yield from _missing(tensor, label, config.name)
             yield from _shape(tensor, label, config)
@@ -84,7 +84,9 @@ def _reshape(dims: tuple[int, ...], shape: tuple[int, ...], prefix: str, model: 
         return
     dims_counts, shape_counts = _counts(dims), _counts(shape)
     if dims_counts != shape_counts:
-        what = "elements" if -1 not in dims else "elements before, between and after the variable ones"
+        what = (
+            "elements" if -1 not in dims + shape else "elements before, between and after the variable ones"
+        )
         yield f"{prefix} size for dims and reshape {found}: {_join(dims_counts)} and {_join(shape_counts)} {what}"
 
 
@@ -131,9 +133,9 @@ def _batch_tensors(config: ModelConfig) -> Iterator[str]:
         yield from _sources(batch_output, "batch output", inputs, place)
         for name, count in Counter(batch_output.target_name).items():
             if name not in outputs:
-                yield f"unknown target output name '{name}' {place}; {_known(name, outputs)}"
+                yield f"unknown target output name '{name}' {place}.target_name; {_known(name, outputs)}"
             elif count > 1:
-                yield f"target output name '{name}' can only be specified once {place}"
+                yield f"target output name '{name}' can only be specified once {place}.target_name"
 
 
 def _sources(tensor: BatchInput | BatchOutput, what: str, inputs: list[str], place: str) -> Iterator[str]:

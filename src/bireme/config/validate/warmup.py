@@ -16,6 +16,7 @@ def find_faults(config: ModelConfig) -> Iterator[str]:
         if sample.batch_size == 0:
             continue
         for name, given in sample.inputs.items():
+            sample_place = f"for sample '{sample.name}' for {config.name}"
             place = f"for input '{name}' of sample '{sample.name}' for {config.name}"
             if given.data_type == "TYPE_INVALID":
                 yield f"warmup setting must specify 'data_type' {place}"
@@ -27,6 +28,6 @@ def find_faults(config: ModelConfig) -> Iterator[str]:
             sources = (given.zero_data, given.random_data, given.input_data_file)
             if all(source is None for source in sources):
                 yield (
-                    f"warmup setting expects input '{name}' to have input_data_type set {place}: add zero_data, "
+                    f"warmup setting expects input '{name}' to have input_data_type set {sample_place}: add zero_data, "
                     f"random_data or input_data_file"
                 )
