@@ -1,7 +1,7 @@
 """Compressed bodies: which encoding to speak, and the bounded inflating and deflating of bodies.
 
-zlib lets go of the GIL while it works, so large bodies may be given to a thread (about 5 ms per MB of floats to
-compress, 3 ms to decompress).
+zlib lets go of the GIL while it works, so anything large belongs on a thread: a MB takes 20 (JSON) to 50 ms (floats) to
+compress, and 8 ms to decompress.
 
 Source: RFC 9110 section 12.5.3; Triton ``data_compressor.h``, ``http_server.cc`` (``CompressionTypeUsed``).
 """
@@ -21,7 +21,7 @@ ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 
 _WINDOW_BITS: Final[dict[str, int]] = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 _DETECT_FORMAT = zlib.MAX_WBITS | 32
-_LEVEL = 1  # tensors hardly shrink further at Triton's level 6, and it takes three times as long
+_LEVEL = 1  # Triton's level 6 takes 1.2 (floats) to 10 times (JSON) as long, and saves at most a tenth
 
 
 def parse_content_encoding(value: bytes | None) -> Encoding | None:
