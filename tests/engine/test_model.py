@@ -1,7 +1,9 @@
 """Model: every accepted request is answered exactly once, at the right time, and counted where it belongs."""
 
 import asyncio
+import gc
 import random
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -201,14 +203,14 @@ def test_queue_timeout_fires_while_the_instance_is_busy() -> None:
 
 
 def test_delayed_request_runs_after_its_timeout() -> None:
-    policy = ModelQueuePolicy(timeout_action="DELAY", default_timeout_microseconds=1000)
+    policy = ModelQueuePolicy("DELAY", default_timeout_microseconds=10_000_000, allow_timeout_override=True)
 
     async def scenario(h: Harness) -> None:
         h.backend.gate.clear()
         h.send("running", rows=1)
         await h.until_executing()
-        h.send("delayed", rows=1)
-        await asyncio.sleep(0.003)
+        h.send("delayed", rows=1, timeout_us=1000)
+        await asyncio.sleep(0.005)
         h.send("fresh", rows=1)
         await h.settle()
 
@@ -270,6 +272,22 @@ def test_failed_execution_answers_the_batch_and_the_model_goes_on() -> None:
         assert h.model.statistics.failures["BACKEND"] == 2
 
     run(scenario, config(batching=ModelDynamicBatching((4,)), max_batch_size=4))
+
+
+def test_nothing_keeps_a_requests_tensors_once_it_is_answered() -> None:
+    async def scenario(h: Harness) -> None:
+        tensor = weakref.ref(h.send("a", rows=1).inputs["X"].to_numpy())
+        await h.settle()
+
+        assert tensor() is None
+
+    gc.disable()  # reference counts alone must do: a collection may come much later
+    try:
+        batching = ModelDynamicBatching((4,))
+        model_config = config(batching=batching, max_batch_size=4)
+        run(scenario, model_config, FakeBackend(lambda inputs: {"Y": inputs["X"] + 1}))
+    finally:
+        gc.enable()
 
 
 def test_a_caller_that_fails_to_take_its_answer_costs_nobody_else_theirs() -> None:

@@ -233,22 +233,26 @@ class Model:
         return BackendFailed(f"model '{self.name}' version {self.version} failed: {error}")
 
     def _answer(self, execution: Execution, results: Results) -> None:
-        """Count the batch and answer its requests, in order."""
+        """Answer the requests of a batch in order, and count it."""
         self._inline.observe(execution.compute_output_start_ns - execution.compute_input_end_ns)
-        # Source: Triton's backends report a batch unless all of its requests failed.
-        if not all(isinstance(result, BiremeError) for result in results):
-            self.statistics.finish_execution(execution)
+        # Taken out of the execution, which its requests refer to: a cycle would keep their tensors until a collection.
+        requests, execution.requests = execution.requests, []
         end_ns = execution.compute_end_ns
         statistics = self.statistics
-        for request, result in zip(execution.requests, results, strict=True):
+        num_failed = 0
+        for request, result in zip(requests, results, strict=True):
             request.execution = execution
             if isinstance(result, BiremeError):
+                num_failed += 1
                 statistics.fail(result.reason, end_ns - request.start_ns, was_pending=False)
                 response = InferenceResponse(self.name, self.version, request.id, error=result)
             else:
                 statistics.succeed(request, end_ns)
                 response = InferenceResponse(self.name, self.version, request.id, result)
             self._respond(request, response)
+        # Source: Triton's backends report a batch unless all of its requests failed.
+        if num_failed < len(requests):
+            statistics.finish_execution(execution)
 
     def _refuse(self, request: InferenceRequest, error: BiremeError) -> None:
         """Answer a request that never ran."""
