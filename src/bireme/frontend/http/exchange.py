@@ -27,7 +27,6 @@ STATUS_LINES: Final = {
     code: f"HTTP/1.1 {code} {reason}\r\n".encode()
     for code, reason in (
         (200, "OK"),
-        (204, "No Content"),
         (400, "Bad Request"),
         (403, "Forbidden"),
         (404, "Not Found"),

@@ -137,7 +137,7 @@ class Router:
             return self._refusal(404, f"Not Found: there is no route '{text_of(head.path)}'")
         endpoint, target = found
         if self._cors.is_preflight(head):
-            return FixedRoute(self._api.options.max_input_size, 204, b"", self._cors.preflight_headers(head))
+            return FixedRoute(self._api.options.max_input_size, 200, b"", self._cors.preflight_headers(head))
         restriction = self._restrictions.get(endpoint.category)
         if restriction is not None and head.text(restriction.header.lower().encode()) != restriction.value:
             return self._refusal(403, f"This API is restricted, expecting header '{restriction.header}'")

@@ -1,0 +1,245 @@
+"""Listener and the two front ends on real sockets: start, stop, timers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from dataclasses import replace
+
+import pytest
+import uvloop
+
+from bireme.frontend.http import ConnectionLimits, HttpFrontend, HttpOptions, ListenOptions
+from bireme.frontend.http.listener import Listener
+from bireme.frontend.metrics import MetricsFrontend
+from bireme.types import Unavailable
+from http_fakes import EchoRoute, FakeServer, HoldRoute, echo, parse_replies, request, until
+
+GET = request("/v2/health/live")
+LOCAL = ListenOptions("127.0.0.1", 0)
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request):
+    def run_scenario(scenario):
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            return runner.run(asyncio.wait_for(scenario(), 10))
+
+    return run_scenario
+
+
+async def ask(port: int, data: bytes) -> bytes:
+    """Send ``data`` and read until the server ends the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+def test_requests_are_answered_over_a_socket(run):
+    async def scenario():
+        listener = Listener(echo, LOCAL)
+        await listener.start()
+        body = bytes(2_000_000)
+        data = GET + request("/large", body, headers={"Connection": "close"})
+        first, second = parse_replies(await ask(listener.port, data))
+        assert first.body == b"GET /v2/health/live "
+        assert second.status == 400  # EchoRoute takes 1 MB
+        await listener.stop(0)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_000, 70_000, 3_000_000])
+def test_bodies_of_any_size_come_back(run, size):
+    async def scenario():
+        listener = Listener(lambda head: EchoRoute(1 << 30), LOCAL)
+        await listener.start()
+        body = b"x" * size
+        data = request("/p", body, method="POST", headers={"Connection": "close"})
+        (reply,) = parse_replies(await ask(listener.port, data))
+        assert reply.body == b"POST /p " + body
+        await listener.stop(0)
+
+    run(scenario)
+
+
+def test_a_taken_port_is_named(run):
+    async def scenario():
+        listener = Listener(echo, LOCAL)
+        await listener.start()
+        other = Listener(echo, replace(LOCAL, port=listener.port))
+        with pytest.raises(Unavailable, match=f"cannot listen on '127.0.0.1:{listener.port}'"):
+            await other.start()
+        await listener.stop(0)
+        assert (listener.port, other.port) == (0, 0)
+
+    run(scenario)
+
+
+def test_a_port_can_be_shared(run):
+    async def scenario():
+        first = Listener(echo, replace(LOCAL, reuse_port=True))
+        await first.start()
+        second = Listener(echo, replace(LOCAL, reuse_port=True, port=first.port))
+        await second.start()
+        await first.stop(0)
+        await second.stop(0)
+
+    run(scenario)
+
+
+def test_stop_closes_idle_connections_and_waits_for_the_others(run):
+    async def scenario():
+        route = HoldRoute()
+        listener = Listener(lambda head: route, LOCAL)
+        await listener.start()
+        idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(GET)
+        await until(lambda: route.held)
+        stopping = asyncio.ensure_future(listener.stop(5))
+        assert await idle_reader.read() == b""
+        assert not stopping.done()
+        with pytest.raises(OSError, match=r"refused|Connect call failed"):
+            await asyncio.open_connection("127.0.0.1", listener.options.port or listener.port or 1)
+        route.held[0].reply(200, b"done")
+        (reply,) = parse_replies(await reader.read())
+        assert (reply.body, reply.headers["connection"]) == (b"done", "close")
+        await stopping
+        for each in (idle_writer, writer):
+            each.close()
+
+    run(scenario)
+
+
+def test_stop_cuts_what_takes_too_long(run, caplog):
+    async def scenario():
+        route = HoldRoute()
+        listener = Listener(lambda head: route, LOCAL)
+        await listener.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(GET)
+        await until(lambda: route.held)
+        await listener.stop(0.01)
+        assert not listener.connections
+        route.held[0].reply(200)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+
+    run(scenario)
+    assert "cutting 1 connections" in caplog.text
+
+
+def test_one_timer_watches_all_connections_and_rests_when_there_are_none(run):
+    async def scenario():
+        limits = ConnectionLimits(sweep_interval_s=0.01, keepalive_timeout_s=0.03)
+        listener = Listener(echo, replace(LOCAL, limits=limits))
+        await listener.start()
+        assert listener._sweep_timer is None
+        start = time.monotonic()
+        assert await asyncio.gather(*(ask(listener.port, b"") for _ in range(3))) == [b""] * 3
+        assert time.monotonic() - start < 5
+        await until(lambda: not listener.connections)
+        assert listener._sweep_timer is None
+        await listener.stop(0)
+
+    run(scenario)
+
+
+def test_a_client_that_leaves_is_noticed_at_once(run):
+    async def scenario():
+        server = FakeServer()
+        server.holds = True
+        frontend = HttpFrontend(server, HttpOptions("127.0.0.1", 0))
+        await frontend.start()
+        body = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}'
+        with socket.create_connection(("127.0.0.1", frontend.port)) as client:
+            client.sendall(request("/v2/models/m/infer", body) * 2)
+            await until(lambda: len(server.held) == 2)
+        start = time.monotonic()
+        await until(lambda: len(server.cancelled) == 2)
+        assert server.cancelled == server.held
+        assert time.monotonic() - start < 1
+        await frontend.stop(0)
+
+    run(scenario)
+
+
+# The front ends
+
+
+def test_http_frontend_writes_its_access_log(run, tmp_path):
+    async def scenario():
+        path = tmp_path / "access.log"
+        options = HttpOptions("127.0.0.1", 0, access_log=str(path), access_log_json=True)
+        frontend = HttpFrontend(FakeServer(), options)
+        await frontend.start()
+        body = b'{"id":"r1","inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}'
+        data = request("/v2/models/m/infer", body) + request("/v2/none", headers={"Connection": "close"})
+        await ask(frontend.port, data)
+        await frontend.stop(0)
+        first, second = path.read_text().splitlines()
+        assert '"client":"127.0.0.1"' in first
+        assert '"method":"POST","route":"/v2/models/m/infer","status":200' in first
+        assert '"model":"m","version":1,"id":"r1"' in first
+        assert '"route":"/v2/none","status":404' in second
+
+    run(scenario)
+
+
+def test_frontends_start_stop_and_say_where_they_listen(run):
+    async def scenario():
+        frontend = HttpFrontend(FakeServer(), HttpOptions("127.0.0.1", 0))
+        assert frontend.port == 0
+        await frontend.start()
+        assert frontend.port > 0
+        assert str(frontend.port) in repr(frontend)
+        (reply,) = parse_replies(await ask(frontend.port, request("/v2", headers={"Connection": "close"})))
+        assert reply.status == 200
+        await frontend.stop(1)
+        assert frontend.num_connections == 0
+
+    run(scenario)
+
+
+class FakeMetrics:
+    def __init__(self):
+        self.metrics = self
+
+    def expose(self):
+        return b"# HELP a b\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "body"),
+    [
+        ("GET", "/metrics", 200, b"# HELP a b\n"),
+        ("GET", "/metrics/", 200, b"# HELP a b\n"),
+        ("GET", "/metrics?name=x", 200, b"# HELP a b\n"),
+        ("GET", "/", 200, b""),
+        ("GET", "/v2/health/live", 200, b""),
+        ("POST", "/metrics", 405, None),
+        ("DELETE", "/", 405, None),
+    ],
+)
+def test_metrics_page(run, method, path, status, body):
+    async def scenario():
+        frontend = MetricsFrontend(FakeMetrics(), LOCAL)
+        await frontend.start()
+        data = request(path, method=method, headers={"Connection": "close"})
+        (reply,) = parse_replies(await ask(frontend.port, data))
+        assert reply.status == status
+        if body is None:
+            assert b"Method Not Allowed" in reply.body
+        else:
+            assert reply.body == body
+            assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+        await frontend.stop(0)
+
+    run(scenario)
