@@ -3,11 +3,11 @@
 import logging
 
 import pytest
-from model_dirs import add_fake_model
 
 from bireme.repository import Catalogue
 from bireme.repository.storage import ModelDirectory, open_storage
 from bireme.types import InvalidArgument, NotFound, Unsupported
+from model_dirs import add_fake_model
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_names_come_from_all_repositories_and_files_are_ignored(two_repositories
 def test_a_name_in_two_repositories_belongs_to_neither(two_repositories):
     catalogue = Catalogue.open(map(str, two_repositories))
     with pytest.raises(
-        NotFound, match="'both' is not unique across all model repositories: it is in .*a', .*b'"
+        NotFound, match=r"'both' is not unique across all model repositories: it is in .*a', .*b'"
     ):
         catalogue.find("both")
     snapshot = catalogue.take_snapshot()

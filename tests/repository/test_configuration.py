@@ -1,10 +1,10 @@
 """read_config: from a model directory to the config that a load starts with."""
 
 import pytest
-from model_dirs import CONFIG, add_fake_model
 
 from bireme.repository import ConfigRules, read_config
 from bireme.types import InvalidArgument
+from model_dirs import CONFIG, add_fake_model
 
 RULES = ConfigRules()
 
@@ -35,7 +35,7 @@ def test_a_file_is_mandatory_and_complete_without_auto_completion(tmp_path):
     rules = ConfigRules(auto_complete=False)
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "model.onnx").touch()
-    with pytest.raises(InvalidArgument, match="model 'm' has no config file: .*config.pbtxt' is mandatory"):
+    with pytest.raises(InvalidArgument, match=r"model 'm' has no config file: .*config.pbtxt' is mandatory"):
         read(tmp_path, rules)
     (tmp_path / "config.pbtxt").write_text('backend: "fake" input [{ name: "X" data_type: TYPE_FP32 }]')
     with pytest.raises(InvalidArgument, match="'X' must specify 'dims'"):

@@ -3,9 +3,9 @@
 import os
 
 import pytest
-from model_dirs import add_fake_model, touch
 
 from bireme.repository import take_fingerprint, version_of_path
+from model_dirs import add_fake_model, touch
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from bireme.types import (
 )
 from bireme.wire import bfloat16
 
+# A waiting thread looks this often whether the loop still exists: nothing else would wake it from one that has gone.
+_LOOP_CHECK_S = 1.0
 _FLOATS = frozenset({"FP16", "FP32", "FP64"})
 
 
@@ -101,7 +103,7 @@ class Waiter:
         Raises:
             Unavailable: ``loop`` ended between taking the request and answering it.
         """
-        while not self._done.wait(1.0):  # nothing else would end the wait for a loop that has gone
+        while not self._done.wait(_LOOP_CHECK_S):
             if loop.is_closed():
                 raise Unavailable("Server not ready: its event loop has ended")
         assert self._response is not None
@@ -197,7 +199,7 @@ def _convert_untyped(name: str, spec: TensorSpec, value: Any) -> Array:
     fits = kind in {"BOOL": "b"}.get(spec.datatype, "biuf" if spec.datatype in {*_FLOATS, "BF16"} else "biu")
     if not fits:
         found = "text" if kind in "SU" else "mixed values" if kind == "O" else f"{array.dtype.name} values"
-        raise _Misfit(name, f"{found} do not convert to {spec.datatype}")
+        raise _Misfit(name, f"{found} cannot become {spec.datatype}")
     if spec.datatype == "BF16":
         return bfloat16.from_float64(np.atleast_1d(array.astype(np.float64))).reshape(array.shape)
     wanted = datatypes.NUMPY_DTYPES[spec.datatype]

@@ -7,6 +7,7 @@ else touches them, so there are no locks.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -39,7 +40,9 @@ class CompletionQueue:
         self._done.append((finish, slot, execution, results))
         if not self._waking:
             self._waking = True
-            self._loop.call_soon_threadsafe(self._drain)
+            # A loop that was closed without waiting for this thread has nobody left to tell.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
         # Cleared before the deque is read: whoever appends after the last look wakes the loop again.

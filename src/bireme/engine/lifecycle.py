@@ -15,23 +15,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from bireme.backends.interface import Backend, ModelContext
-from bireme.backends.registry import get_backend
+from bireme.backends.interface import Backend
 from bireme.engine.load_plan import LoadOverride, LoadPlan, NotInRepository, plan_load
-from bireme.engine.loading import PreparedModel, load_version
+from bireme.engine.loading import PreparedModel
 from bireme.engine.memory import release_memory
 from bireme.engine.model import Model
 from bireme.engine.model_state import UNLOADED, ModelRecord, VersionRecord, VersionState
 from bireme.engine.model_table import DUPLICATE, ModelTable, suggest
 from bireme.engine.options import ServerOptions
 from bireme.engine.timer import DeadlineTimer
+from bireme.engine.version_loader import VersionLoader
 from bireme.repository import Catalogue, ConfigRules, ModelDirectory, check_model_name
 from bireme.telemetry import ServerMetrics
 from bireme.types import BiremeError, Internal, InvalidArgument, Unavailable
@@ -63,8 +62,7 @@ class Lifecycle:
         self.table = ModelTable()
         self._options = options
         self._rules = ConfigRules(options.model_config_name, not options.disable_auto_complete_config)
-        self._backends = dict(backends)
-        self._backends_lock = threading.Lock()
+        self._loader = VersionLoader(options, backends)
         self._metrics = metrics
         self._loop = loop
         self._timer = DeadlineTimer(loop)
@@ -125,7 +123,7 @@ class Lifecycle:
                     version_record.move(VersionState.LOADING)
             log.info("loading: %s:%s", name, ",".join(map(str, plan.to_load)))
             outcomes = await asyncio.gather(
-                *(self._in_pool(self._prepare, plan, version) for version in plan.to_load)
+                *(self._in_pool(self._loader.load, plan, version) for version in plan.to_load)
             )
             models, errors = self._make_models(plan, dict(zip(plan.to_load, outcomes, strict=True)))
             if errors:
@@ -180,40 +178,6 @@ class Lifecycle:
         except Exception as error:
             log.exception("failed to read model '%s'", name)
             return Internal(f"{type(error).__name__}: {error}")
-
-    def _prepare(self, plan: LoadPlan, version: int) -> PreparedModel | BiremeError:
-        """Load and warm one version. Runs on a loading thread; whatever goes wrong is the result."""
-        for attempt in range(self._options.model_load_retry_count + 1):
-            try:
-                return self._prepare_once(plan, version)
-            except BiremeError as error:
-                failure = error
-            except BaseException as error:  # a model's own code may even call exit()
-                log.exception("failed to load '%s' version %d", plan.name, version)
-                failure = Internal(f"{type(error).__name__}: {error}")
-            if attempt < self._options.model_load_retry_count:
-                log.warning("failed to load '%s' version %d, trying again: %s", plan.name, version, failure)
-        return failure
-
-    def _prepare_once(self, plan: LoadPlan, version: int) -> PreparedModel:
-        config = plan.source.config
-        model_dir = plan.source.directory.path
-        context = ModelContext(
-            name=plan.name,
-            version=version,
-            model_dir=model_dir,
-            version_dir=model_dir / str(version),
-            config=config,
-            backend_config=self._options.settings_of(config.backend),
-        )
-        return load_version(context, self._backend(config.backend), auto_complete=self._rules.auto_complete)
-
-    def _backend(self, name: str) -> Backend:
-        """Return the server's one object for a backend, made when the first model names it."""
-        with self._backends_lock:
-            if name not in self._backends:
-                self._backends[name] = get_backend(name)
-            return self._backends[name]
 
     def _make_models(
         self, plan: LoadPlan, outcomes: Mapping[int, PreparedModel | BiremeError]
@@ -295,13 +259,14 @@ class Lifecycle:
             else:
                 version_record.move(VersionState.UNAVAILABLE, reason=error.message)
         self.table.publish(record)
+        directory = plan.source.directory
+        if directory not in self._alive.values():
+            self._keep_retiring(self._in_pool(_clear_up, directory))
         clauses = "".join(
             f"version {version} is at UNAVAILABLE state: {error.message};"
             for version, error in errors.items()
         )
-        answer = InvalidArgument(f"load failed for model '{record.name}': {clauses}\n")
-        answer.__cause__ = next(iter(errors.values()))
-        return answer
+        return InvalidArgument(f"load failed for model '{record.name}': {clauses}\n")
 
     def _note_failure(self, record: ModelRecord, reason: str) -> None:
         """Remember a load that failed before any version was tried."""
@@ -449,6 +414,12 @@ class Lifecycle:
 
     def _in_pool(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
         return self._loop.run_in_executor(self._pool, function, *args)
+
+
+def _clear_up(directory: ModelDirectory) -> None:
+    """Remove what a failed load brought along, and what its backend left behind."""
+    directory.close()
+    release_memory()
 
 
 def _still_serving(reason: str) -> str:

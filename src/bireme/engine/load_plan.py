@@ -90,23 +90,40 @@ def plan_load(
     directory, fingerprint = _locate(name, override, catalogue)
     if fingerprint is not None and loaded is not None and loaded.fingerprint == fingerprint and not retry:
         return None
+    source = LoadSource(directory, ModelConfig(), None if override else fingerprint)
     try:
-        available = catalogue.list_versions(directory.path).versions
+        return _plan(name, source, override, catalogue=catalogue, rules=rules, loaded=loaded, ready=ready)
+    except BaseException:
+        directory.close()
+        raise
+
+
+def _plan(
+    name: str,
+    source: LoadSource,
+    override: LoadOverride,
+    *,
+    catalogue: Catalogue,
+    rules: ConfigRules,
+    loaded: LoadSource | None,
+    ready: Iterable[int],
+) -> LoadPlan:
+    model_dir = source.directory.path
+    try:
+        available = catalogue.list_versions(model_dir).versions
     except OSError as error:
         raise NotInRepository(name, f"its directory cannot be read: {error}") from error
     first = min(map(str, available), default=None)
-    config = read_config(
-        name, directory.path, directory.path / first if first else None, rules, override.config
-    )
+    config = read_config(name, model_dir, model_dir / first if first else None, rules, override.config)
     _check_supported(config)
     versions = tuple(select_versions(config.version_policy, available))
     if not versions:
         raise InvalidArgument(
             f"at least one version must be available under the version policy of model '{name}': the policy is "
             f"{describe_policy(config.version_policy)}, "
-            f"'{directory.path}' has {', '.join(map(str, available)) or 'no version directories'}"
+            f"'{model_dir}' has {', '.join(map(str, available)) or 'no version directories'}"
         )
-    source = LoadSource(directory, config, None if override else fingerprint)
+    source = replace(source, config=config)
     kept = _unchanged(source, loaded).intersection(ready, versions)
     return LoadPlan(name, source, versions, frozenset(kept))
 

@@ -121,11 +121,18 @@ class ModelRecord:
 
     @property
     def is_settled(self) -> bool:
-        """Whether strict readiness accepts the model: every version is READY, or unloaded on purpose."""
+        """Whether strict readiness accepts the model: every version is READY, or unloaded on purpose.
+
+        A version that still finishes its requests is unloaded on purpose, too. (Triton lets it count as not ready, so
+        that an unload makes probes fail for as long as its last request takes.)
+        """
         versions = self.versions.values()
         if not versions or (self.reason and not any(record.is_ready for record in versions)):
             return False
-        return all(record.is_ready or record.reason == UNLOADED for record in versions)
+        return all(
+            record.is_ready or record.state is VersionState.UNLOADING or record.reason == UNLOADED
+            for record in versions
+        )
 
     def index_entries(self) -> Iterator[dict[str, str]]:
         """Yield the model's elements of the repository index."""

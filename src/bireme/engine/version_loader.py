@@ -1,0 +1,65 @@
+"""VersionLoader: loads one version of a model with the right backend. For loading threads; whatever fails is a result."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from bireme.backends.interface import Backend, ModelContext
+from bireme.backends.registry import get_backend
+from bireme.engine.load_plan import LoadPlan
+from bireme.engine.loading import PreparedModel, load_version
+from bireme.engine.options import ServerOptions
+from bireme.types import BiremeError, Internal
+
+log = logging.getLogger("bireme.engine")
+
+
+class VersionLoader:
+    """The backends of one server and the settings that loads share. Any thread may call it."""
+
+    def __init__(self, options: ServerOptions, backends: Mapping[str, Backend]) -> None:
+        """``backends`` by name come before those that are installed."""
+        self._options = options
+        self._backends = dict(backends)
+        self._lock = threading.Lock()
+
+    def load(self, plan: LoadPlan, version: int) -> PreparedModel | BiremeError:
+        """Load and warm ``version``, again if it fails and the options say so; return it or why it failed."""
+        num_tries = self._options.model_load_retry_count + 1
+        while True:
+            outcome = self._try(plan, version)
+            num_tries -= 1
+            if num_tries == 0 or not isinstance(outcome, BiremeError):
+                return outcome
+            log.warning("failed to load '%s' version %d, trying again: %s", plan.name, version, outcome)
+
+    def _try(self, plan: LoadPlan, version: int) -> PreparedModel | BiremeError:
+        config = plan.source.config
+        model_dir = plan.source.directory.path
+        context = ModelContext(
+            name=plan.name,
+            version=version,
+            model_dir=model_dir,
+            version_dir=model_dir / str(version),
+            config=config,
+            backend_config=self._options.settings_of(config.backend),
+        )
+        auto_complete = not self._options.disable_auto_complete_config
+        try:
+            return load_version(context, self._backend(config.backend), auto_complete=auto_complete)
+        except BiremeError as error:
+            # The frames of its traceback hold what was loaded so far.
+            error.__cause__ = error.__context__ = None
+            return error.with_traceback(None)
+        except BaseException as error:  # a model's own code may even call exit()
+            log.exception("failed to load '%s' version %d", plan.name, version)
+            return Internal(f"{type(error).__name__}: {error}")
+
+    def _backend(self, name: str) -> Backend:
+        """Return the server's one object for a backend, made when the first model names it."""
+        with self._lock:
+            if name not in self._backends:
+                self._backends[name] = get_backend(name)
+            return self._backends[name]
