@@ -145,6 +145,15 @@ def test_a_picture_takes_the_input_s_size_order_and_range(tmp_path, dims, dataty
     assert np.ravel(pixel).tolist() == pytest.approx(top_left, abs=1e-3)
 
 
+def test_a_size_is_taken_where_the_input_leaves_it_open(tmp_path):
+    Image.new("L", (12, 8)).save(tmp_path / "p.png")
+    given = GivenInputs(make_spec(InputSpec("X", "FP32", (3, -1, 20))), size=(32, 64))
+
+    given.add(str(tmp_path / "p.png"))
+
+    assert (3, 64, 20) == given.tensors()[0].shape
+
+
 @pytest.mark.parametrize(
     ("shape", "dims", "batched", "expected"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,19 @@ if TYPE_CHECKING:  # numpy and the wire code load when a request is really sent
     from bireme.cli.targets import Call, Target
 
 _SCALINGS = ("auto", "none", "unit", "signed", "imagenet")
+
+
+class PictureSize(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """Width and height, written 640x480."""
+
+    name = "WxH"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return both numbers."""
+        width, _, height = str(value).partition("x")
+        if not (width.isdecimal() and height.isdecimal() and int(width) and int(height)):
+            self.fail(f"expected WIDTHxHEIGHT in pixels, such as 640x480, got {value!r}", param, ctx)
+        return int(width), int(height)
 
 
 @click.command()
@@ -46,6 +59,12 @@ _SCALINGS = ("auto", "none", "unit", "signed", "imagenet")
     "inputs and none for integer ones.",
 )
 @click.option(
+    "--size",
+    type=PictureSize(),
+    metavar="WxH",
+    help="Size of a picture where the input leaves it open. Default: the picture's own.",
+)
+@click.option(
     "-P", "--parameter", "parameters", multiple=True, metavar="KEY=VALUE", help="A request parameter."
 )
 @click.option("--id", "request_id", default="", metavar="TEXT", help="Id of the request.")
@@ -60,6 +79,7 @@ def infer(
     outputs: tuple[str, ...],
     classes: int,
     scale: str,
+    size: tuple[int, int] | None,
     parameters: tuple[str, ...],
     request_id: str,
     timeout_s: float,
@@ -81,7 +101,7 @@ def infer(
 
     def ask(target: Target) -> None:
         spec = ModelSpec.from_config(target.config(model, version))
-        given = GivenInputs(spec, scale)
+        given = GivenInputs(spec, scale, size)
         for word in inputs:
             given.add(word)
         call = Call(

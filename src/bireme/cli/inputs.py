@@ -70,6 +70,8 @@ class GivenInputs:
 
     spec: ModelSpec
     scaling: str = "auto"
+    size: tuple[int, int] | None = None
+    """Width and height of pictures, where the input leaves them open."""
     arrays: dict[str, list[Array]] = field(default_factory=dict)
 
     def add(self, word: str) -> None:
@@ -111,7 +113,7 @@ class GivenInputs:
         elif spec.datatype == "BYTES":
             self._append(spec, np.array(path.read_bytes(), np.object_))
         else:
-            rows = pictures.load(path, spec.dims, spec.datatype, spec.layout, self.scaling)
+            rows = pictures.load(path, spec.dims, spec.datatype, spec.layout, self.scaling, self.size)
             self._append(spec, rows)
 
     def _add_json(self, spec: InputSpec | None, path: Path) -> None:

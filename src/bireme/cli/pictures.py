@@ -20,15 +20,25 @@ _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
 
 
-def load(path: Path, dims: tuple[int, ...], datatype: str, layout: str, scaling: str) -> Array:
-    """Return the picture as an array of the input's ``dims`` (a variable height or width keeps the picture's own).
+def load(
+    path: Path,
+    dims: tuple[int, ...],
+    datatype: str,
+    layout: str,
+    scaling: str,
+    open_size: tuple[int, int] | None = None,
+) -> Array:
+    """Return the picture as an array of the input's ``dims``.
+
+    A height or width that the dims leave open is that of ``open_size`` (width, height), else the picture's own.
 
     Raises:
         InvalidArgument: the file is no picture, the input takes none, or Pillow is not installed.
     """
     channels_first, channels, height, width = _geometry(path, dims, layout)
     image = _open(path).convert("L" if channels == 1 else "RGB")
-    size = (width if width > 0 else image.width, height if height > 0 else image.height)
+    own_width, own_height = open_size or image.size
+    size = (width if width > 0 else own_width, height if height > 0 else own_height)
     if size != image.size:
         image = image.resize(size)
     values = np.asarray(image, np.float32).reshape(size[1], size[0], -1)

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from bireme import __version__
@@ -43,10 +44,8 @@ class _FrontEnd(Protocol):
 class Serving:
     """One server with its front ends, until a signal ends it."""
 
-    def __init__(self, settings: Settings, *, started_ns: int) -> None:
-        """Take ``settings``; ``started_ns`` (monotonic) is where "ready in" counts from."""
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._started_ns = started_ns
         self._server = Server(options=settings.server)
         self._front_ends: list[tuple[str, _FrontEnd]] = []
         self._stop_asked: asyncio.Future[str] | None = None
@@ -91,9 +90,8 @@ class Serving:
         # What is here now stays: the collector need not look at it again and again (nor copy it, after a fork).
         gc.collect()
         gc.freeze()
-        _logger.info(
-            "Bireme %s is ready in %d ms", __version__, (time.monotonic_ns() - self._started_ns) // 1_000_000
-        )
+        age_ms = _process_age_ms()
+        _logger.info("Bireme %s is ready%s", __version__, "" if age_ms is None else f" in {age_ms} ms")
 
     async def _open_ports(self) -> None:
         settings = self._settings
@@ -157,6 +155,16 @@ def _exit_now(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _process_age_ms() -> int | None:
+    """Return how long this process has existed, to ten milliseconds; None where the system does not tell."""
+    try:
+        fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+        started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return round((time.clock_gettime(time.CLOCK_BOOTTIME) - started_s) * 1000)
+    except (OSError, AttributeError, IndexError, ValueError):
+        return None
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
