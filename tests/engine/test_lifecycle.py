@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import weakref
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -399,6 +400,33 @@ def test_what_is_not_supported_yet_is_refused_not_ignored(tmp_path, extra, fault
             with pytest.raises(InvalidArgument, match=fault):
                 await w.load()
             await until(lambda: w.backend.num_open_models == 0)
+
+    asyncio.run(main())
+
+
+def test_a_version_that_is_named_but_missing_is_only_logged(tmp_path, caplog):
+    async def main():
+        add_fake_model(tmp_path, "m", (1,), extra="version_policy { specific { versions: [1, 5] } }")
+        async with world(tmp_path) as w:
+            await w.load()
+            assert w.states() == {("m", 1): ("READY", None)}
+
+    asyncio.run(main())
+    assert "version 5 is specified for model 'm', but the version directory is not present" in caplog.text
+
+
+def test_nothing_holds_a_model_that_was_unloaded_or_replaced(tmp_path):
+    async def main():
+        model_dir = add_fake_model(tmp_path, "m")
+        async with world(tmp_path) as w:
+            for end in (w.load, lambda: w.lifecycle.unload("m")):
+                await w.load()
+                await w.ask()
+                model = weakref.ref(w.table.latest["m"])
+                touch(model_dir / "1" / "weights")
+                await end()
+                w.backend.instances.clear()
+                await until(lambda model=model: model() is None)
 
     asyncio.run(main())
 

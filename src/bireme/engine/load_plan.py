@@ -5,6 +5,7 @@ Blocking (it reads directories and files): for a loading thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,12 +18,15 @@ from bireme.repository import (
     Fingerprint,
     ModelDirectory,
     describe_policy,
+    missing_versions,
     read_config,
     select_versions,
     version_of_path,
     write_override,
 )
 from bireme.types import Internal, InvalidArgument, NotFound, Unsupported
+
+log = logging.getLogger("bireme.engine")
 
 
 class NotInRepository(Internal):
@@ -117,6 +121,10 @@ def _plan(
     config = read_config(name, model_dir, model_dir / first if first else None, rules, override.config)
     _check_supported(config)
     versions = tuple(select_versions(config.version_policy, available))
+    for version in missing_versions(config.version_policy, available):
+        log.error(
+            "version %d is specified for model '%s', but the version directory is not present", version, name
+        )
     if not versions:
         raise InvalidArgument(
             f"at least one version must be available under the version policy of model '{name}': the policy is "

@@ -3,7 +3,7 @@
 from bireme.repository.catalogue import Catalogue, Snapshot
 from bireme.repository.configuration import ConfigRules, read_config
 from bireme.repository.fingerprint import Fingerprint, take_fingerprint, version_of_path
-from bireme.repository.layout import check_model_name, describe_policy, select_versions
+from bireme.repository.layout import check_model_name, describe_policy, missing_versions, select_versions
 from bireme.repository.override import write_override
 from bireme.repository.polling import Changes, PollTracker
 from bireme.repository.storage import LocalStorage, ModelDirectory, Storage
@@ -20,6 +20,7 @@ __all__ = [
     "Storage",
     "check_model_name",
     "describe_policy",
+    "missing_versions",
     "read_config",
     "select_versions",
     "take_fingerprint",

@@ -102,6 +102,13 @@ def select_versions(policy: ModelVersionPolicy | None, available: Iterable[int])
     return versions[-num_versions:] if num_versions > 0 else []
 
 
+def missing_versions(policy: ModelVersionPolicy | None, available: Iterable[int]) -> list[int]:
+    """Return the versions that a ``specific`` policy names and that are not there, ascending."""
+    if policy is None or policy.specific is None:
+        return []
+    return sorted(set(policy.specific.versions).difference(available))
+
+
 def describe_policy(policy: ModelVersionPolicy | None) -> str:
     """Return the policy as a person would say it, for messages: ``latest 1``, ``all``, ``specific 3, 5``."""
     if policy is not None and policy.all is not None:
