@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 ONNX_TYPES = {
     "BOOL": TensorProto.BOOL,
@@ -93,12 +94,7 @@ def save_identity(
 
 def save_matmul(path: Path, size: int = 256, num_layers: int = 4, batch: bool = True) -> Path:
     """Write a model with Y = X times ``num_layers`` identity matrices: some work, and a known answer."""
-    weight = helper.make_tensor(
-        "weight",
-        TensorProto.FLOAT,
-        [size, size],
-        [float(row == column) for row in range(size) for column in range(size)],
-    )
+    weight = numpy_helper.from_array(np.eye(size, dtype=np.float32), "weight")
     names = ["X", *(f"hidden_{layer}" for layer in range(num_layers - 1)), "Y"]
     return save_graph(
         path,

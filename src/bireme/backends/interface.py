@@ -111,4 +111,3 @@ class Backend(Protocol):
             InvalidArgument: the file or a setting is wrong; names the file, what was found and what is expected.
             NotFound: the file is missing; lists what the directory holds.
         """
-

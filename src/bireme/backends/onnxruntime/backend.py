@@ -39,8 +39,9 @@ class OnnxRuntimeBackend:
             InvalidArgument: the file, a parameter or an accelerator is wrong.
             NotFound: there is no such file.
         """
-        backend_settings = read_backend_settings(ctx.backend_config)
-        settings = read_model_settings(ctx.config, cpu_limit())
+        num_cpus = cpu_limit()
+        backend_settings = read_backend_settings(ctx.backend_config, num_cpus)
+        settings = read_model_settings(ctx.config, num_cpus)
         path = find_model_file(ctx)
         session = open_session(ctx, path, settings, backend_settings)
         return OnnxModel(ctx, session, settings, backend_settings.default_max_batch_size)

@@ -72,7 +72,7 @@ class BackendSettings:
     default_max_batch_size: int
     uses_global_pool: bool
     num_intra_op_threads: int
-    """Of the global pool; 0: one per core."""
+    """Of the global pool, as the next."""
     num_inter_op_threads: int
 
 
@@ -112,8 +112,8 @@ def read_model_settings(config: ModelConfig, num_cpus: int) -> ModelSettings:
     )
 
 
-def read_backend_settings(settings: Mapping[str, str]) -> BackendSettings:
-    """Return the backend's settings from ``--backend-config``.
+def read_backend_settings(settings: Mapping[str, str], num_cpus: int) -> BackendSettings:
+    """Return the backend's settings from ``--backend-config``, in a process that may use ``num_cpus`` CPUs.
 
     Raises:
         InvalidArgument: names the setting, its value and what is expected.
@@ -122,8 +122,8 @@ def read_backend_settings(settings: Mapping[str, str]) -> BackendSettings:
     return BackendSettings(
         default_max_batch_size=reader.integer("default-max-batch-size", _DEFAULT_MAX_BATCH_SIZE),
         uses_global_pool=reader.boolean("enable-global-threadpool") or False,
-        num_intra_op_threads=reader.count("intra_op_thread_count"),
-        num_inter_op_threads=reader.count("inter_op_thread_count"),
+        num_intra_op_threads=reader.count("intra_op_thread_count") or num_cpus,
+        num_inter_op_threads=reader.count("inter_op_thread_count") or 1,
     )
 
 
