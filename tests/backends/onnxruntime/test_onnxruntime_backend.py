@@ -4,6 +4,7 @@ import logging
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -264,6 +265,18 @@ def test_all_instances_share_one_session(open_model, monkeypatch):
     assert len(opened) == 1
     assert all(np.array_equal(each.execute({"X": ones(1, 256)})["Y"], ones(1, 256)) for each in instances)
     assert all(each.may_run_inline for each in instances)
+
+
+def test_instances_run_at_the_same_time_and_keep_their_own_results(open_model):
+    model = open_model(save_matmul)
+    instances = [model.loaded.create_instance(Placement(f"m_{index}")) for index in range(4)]
+
+    def run(number: int) -> bool:
+        array = np.full((1, 256), number, np.float32)
+        return all(np.array_equal(instances[number].execute({"X": array})["Y"], array) for _ in range(25))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(run, range(4))) == [True] * 4
 
 
 def test_instances_on_gpus_are_not_supported_yet(open_model):
