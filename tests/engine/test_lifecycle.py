@@ -391,6 +391,7 @@ def test_a_model_without_a_version_says_which_the_policy_wants(tmp_path):
             r"\(checksum\): repository agents are not",
         ),
         ("sequence_batching { }", "sequence_batching"),
+        ("ensemble_scheduling { step [{ model_name: 'x' model_version: -1 }] }", "ensemble"),
     ],
 )
 def test_what_is_not_supported_yet_is_refused_not_ignored(tmp_path, extra, fault):
@@ -461,6 +462,45 @@ def test_a_load_is_tried_again_as_often_as_asked(tmp_path):
             w.backend.broken["m", 1] = Internal("no luck")
             await w.failing_load()
             assert w.backend.loads_of("m") == [1, 1, 1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("broken", ["plan_load", "Model"])
+def test_a_bug_in_a_load_fails_that_load_and_is_logged_with_its_traceback(
+    tmp_path, monkeypatch, caplog, broken
+):
+    def fail(*_, **__):
+        raise ValueError("a bug")
+
+    async def main():
+        add_fake_model(tmp_path, "m")
+        async with world(tmp_path) as w:
+            with monkeypatch.context() as patch:
+                patch.setattr(f"bireme.engine.lifecycle.{broken}", fail)
+                assert "ValueError: a bug" in await w.failing_load()
+            await until(lambda: w.backend.num_open_models == 0)
+            await w.load()
+
+    asyncio.run(main())
+    assert "Traceback" in caplog.text
+
+
+def test_a_directory_that_cannot_be_read_is_not_loaded(tmp_path, monkeypatch):
+    def fail(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    async def main():
+        add_fake_model(tmp_path, "m")
+        async with world(tmp_path) as w:
+            for target in ("storage.take_fingerprint", "catalogue.list_versions"):
+                with monkeypatch.context() as patch:
+                    patch.setattr(f"bireme.repository.{target}", fail)
+                    with pytest.raises(
+                        Internal, match=r"failed to poll from model repository: its directory cannot be"
+                    ):
+                        await w.load()
+            await w.load()
 
     asyncio.run(main())
 
@@ -765,6 +805,42 @@ def test_a_load_that_ends_while_the_server_stops_is_thrown_away(tmp_path):
             with pytest.raises(InvalidArgument, match="the server is stopping"):
                 await load
             assert w.backend.num_open_models == 0
+
+    asyncio.run(main())
+
+
+def test_a_load_that_waits_for_its_turn_is_refused_when_the_server_stops(tmp_path):
+    async def main():
+        add_fake_model(tmp_path, "m")
+        async with world(tmp_path) as w:
+            w.backend.load_gate.clear()
+            loads = [asyncio.ensure_future(w.load()) for _ in range(2)]
+            await until(lambda: w.backend.num_loading == 1)
+            closing = asyncio.ensure_future(w.lifecycle.close(10))
+            await asyncio.sleep(0)
+            w.backend.load_gate.set()
+            assert await closing
+            errors = await asyncio.gather(*loads, return_exceptions=True)
+            assert [type(error) for error in errors] == [InvalidArgument, Unavailable]
+            assert w.backend.loads_of("m") == [1]
+
+    asyncio.run(main())
+
+
+def test_a_load_that_outlives_the_stop_is_closed_when_it_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr("bireme.engine.lifecycle._CLOSE_GRACE_S", 0.02)
+
+    async def main():
+        add_fake_model(tmp_path, "m")
+        w = World(tmp_path)
+        w.backend.load_gate.clear()
+        load = asyncio.ensure_future(w.load())
+        await until(lambda: w.backend.num_loading == 1)
+        assert not await w.lifecycle.close(0)
+        w.backend.load_gate.set()
+        with pytest.raises(InvalidArgument, match=r"the server is stopping"):
+            await load
+        await until(lambda: w.backend.num_open_models == 0)
 
     asyncio.run(main())
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -192,6 +193,36 @@ def test_other_threads_may_call_a_server_that_shares_the_programs_loop(serve):
         await asyncio.to_thread(call_from_another_loop)
 
     serve(scenario)
+
+
+def test_an_interrupted_call_takes_its_request_back(serve, backend, monkeypatch):
+    def interrupt(*_):
+        assert backend.started.acquire(timeout=10)
+        raise KeyboardInterrupt
+
+    def call(server):
+        with pytest.raises(KeyboardInterrupt):
+            server.infer("plus", {"X": [1]})
+
+    async def scenario(server):
+        backend.gate.clear()
+        running = asyncio.ensure_future(server.ainfer("plus", {"X": [1]}))
+        await until(lambda: backend.num_executing == 1)
+        monkeypatch.setattr("bireme.engine.inference.Waiter.wait", interrupt)
+        await asyncio.to_thread(call, server)
+        await until(lambda: server.model("plus").statistics.failures["CANCELED"] == 1)
+        backend.gate.set()
+        await running
+
+    serve(scenario)
+
+
+def test_a_server_whose_loop_has_ended_says_so(tmp_path, backend):
+    add_fake_model(tmp_path, "plus")
+    server = Server(tmp_path, backends={"fake": backend})
+    asyncio.run(server.start())
+    with ThreadPoolExecutor(1) as pool, pytest.raises(Unavailable, match=r"its event loop has ended"):
+        pool.submit(server.infer, "plus", {"X": [1]}).result()
 
 
 # Versions.

@@ -200,7 +200,7 @@ class Lifecycle:
                     log.exception("failed to start '%s' version %d", plan.name, version)
                     error = Internal(f"{type(error).__name__}: {error}")
                 errors[version] = error
-                self._keep_retiring(self._in_pool(outcome.close))
+                self._keep_retiring(self._aside(outcome.close))
                 continue
             models[version] = model
             self._alive[model] = plan.source.directory
@@ -261,7 +261,7 @@ class Lifecycle:
         self.table.publish(record)
         directory = plan.source.directory
         if directory not in self._alive.values():
-            self._keep_retiring(self._in_pool(_clear_up, directory))
+            self._keep_retiring(self._aside(_clear_up, directory))
         clauses = "".join(
             f"version {version} is at UNAVAILABLE state: {error.message};"
             for version, error in errors.items()
@@ -343,7 +343,7 @@ class Lifecycle:
                 version_record.move(VersionState.UNAVAILABLE, reason=UNLOADED)
         del model
         if not self._is_closing:
-            await self._in_pool(release_memory)
+            await self._aside(release_memory)
 
     @property
     def num_in_flight(self) -> int:
@@ -411,6 +411,10 @@ class Lifecycle:
         self._retirements.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("failed to close a model", exc_info=error)
+
+    def _aside(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        """Run ``function`` off the loop; not in the loading pool, which a stop may end before the last load."""
+        return self._loop.run_in_executor(None, function, *args)
 
     def _in_pool(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
         return self._loop.run_in_executor(self._pool, function, *args)
