@@ -32,17 +32,20 @@ class FakeBackend:
         functions: Mapping[str, Run] | None = None,
         complete: Callable[[ModelConfig], ModelConfig] | None = None,
         delay_s: float = 0.0,
+        may_run_inline: bool = False,
         name: str = "fake",
     ) -> None:
         """Run ``functions[model name]``, else ``run``, else give the inputs back as the configured outputs, in order.
 
-        ``complete`` plays the part of the model file in auto-completion; None: the config stays as it is.
+        ``complete`` plays the part of the model file in auto-completion; None: the config stays as it is. With
+        ``may_run_inline`` the engine may run fast models on its loop thread.
         """
         self.name = name
         self.run = run
         self.functions: dict[str, Run] = dict(functions or {})
         self.complete = complete
         self.delay_s = delay_s
+        self.may_run_inline = may_run_inline
         self.gate = threading.Event()
         self.gate.set()
         self.started = threading.Semaphore(0)
@@ -73,19 +76,21 @@ class FakeBackend:
             self.contexts.append(ctx)
         if self.load_error is not None:
             raise self.load_error
-        self._count("num_open_models", 1)
+        self.count("num_open_models", 1)
         return FakeModel(self, ctx)
 
-    def _count(self, counter: str, step: int) -> None:
+    def count(self, counter: str, step: int) -> None:
+        """Change one of the counters; for the backend's own models and instances."""
         with self._lock:
             setattr(self, counter, getattr(self, counter) + step)
             self.max_executing = max(self.max_executing, self.num_executing)
 
-    def _begin(self, inputs: dict[str, Array]) -> None:
+    def begin(self, inputs: dict[str, Array]) -> None:
+        """Note that an execution begins; for the backend's own instances."""
         with self._lock:
             self.batches.append({name: array.shape for name, array in inputs.items()})
             self.threads.add(threading.get_ident())
-        self._count("num_executing", 1)
+        self.count("num_executing", 1)
         self.started.release()
 
 
@@ -114,13 +119,13 @@ class FakeModel:
             raise self.backend.instance_error
         instance = FakeInstance(self, placement)
         self.backend.instances.append(instance)
-        self.backend._count("num_open_instances", 1)
+        self.backend.count("num_open_instances", 1)
         return instance
 
     def close(self) -> None:
         """Count the close."""
         self.num_closes += 1
-        self.backend._count("num_open_models", -1)
+        self.backend.count("num_open_models", -1)
 
 
 class FakeInstance:
@@ -133,6 +138,11 @@ class FakeInstance:
         self.num_closes = 0
         self._busy = threading.Lock()
 
+    @property
+    def may_run_inline(self) -> bool:
+        """What the backend says at this moment."""
+        return self.model.backend.may_run_inline
+
     def execute(self, inputs: dict[str, Array]) -> dict[str, Array]:
         """Wait for the gate, sleep, then run the model's function.
 
@@ -144,7 +154,7 @@ class FakeInstance:
         if not self._busy.acquire(blocking=False):
             raise RuntimeError(f"instance {self.placement.name} is already executing")
         backend = self.model.backend
-        backend._begin(inputs)
+        backend.begin(inputs)
         try:
             self.num_executions += 1
             backend.gate.wait()
@@ -155,13 +165,13 @@ class FakeInstance:
             run = backend.functions.get(self.model.ctx.name) or backend.run or self._give_back
             return run(inputs)
         finally:
-            backend._count("num_executing", -1)
+            backend.count("num_executing", -1)
             self._busy.release()
 
     def close(self) -> None:
         """Count the close."""
         self.num_closes += 1
-        self.model.backend._count("num_open_instances", -1)
+        self.model.backend.count("num_open_instances", -1)
 
     def _give_back(self, inputs: dict[str, Array]) -> dict[str, Array]:
         """Return input i as output i; with fewer inputs than outputs, start over."""

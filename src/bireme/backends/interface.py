@@ -43,14 +43,16 @@ class Placement:
 class Instance(Protocol):
     """One executable copy of a model. The engine never runs two executions of one instance at a time.
 
-    ``execute`` runs on the loop thread (inline) or on the instance's thread, always one at a time.
+    ``execute`` runs on the instance's thread. An instance may have an attribute ``may_run_inline``; where it is true
+    (native code that waits for nothing), a model that proves to be fast runs on the loop thread instead.
     """
 
     def execute(self, inputs: dict[str, Array]) -> dict[str, Array]:
         """Run the model over one batch.
 
-        ``inputs`` are borrowed, C-contiguous, shaped as the backend sees them (batch dimension first when the model
-        batches; ``reshape`` applied) and may be absent when optional. The result is owned by the caller; it holds every
+        ``inputs`` are borrowed, shaped as the backend sees them (batch dimension first when the model batches;
+        ``reshape`` applied) and may be absent when optional. They are C-contiguous, unless a caller in this process
+        gave a strided array and it makes up the whole batch. The result is owned by the caller; it holds every
         configured output that the model produced. BYTES are object arrays (results may hold bytes or str).
 
         Raises:
