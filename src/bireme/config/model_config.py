@@ -9,30 +9,28 @@ Source: Triton ``model_config.proto``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from bireme.config.message import Message
 
 
-@dataclass(frozen=True, slots=True)
-class LatestPolicy:
+class LatestPolicy(Message):
     """The highest versions, so many of them."""
 
     num_versions: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AllPolicy:
+class AllPolicy(Message):
     """Every version."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpecificPolicy:
+class SpecificPolicy(Message):
     """The versions listed."""
 
     versions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelVersionPolicy:
+class ModelVersionPolicy(Message):
     """Exactly one is set (a oneof)."""
 
     latest: LatestPolicy | None = None
@@ -40,15 +38,13 @@ class ModelVersionPolicy:
     specific: SpecificPolicy | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelTensorReshape:
+class ModelTensorReshape(Message):
     """What the backend sees where clients see ``dims``."""
 
     shape: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelInput:
+class ModelInput(Message):
     """A tensor that requests bring."""
 
     name: str = ""
@@ -62,8 +58,7 @@ class ModelInput:
     is_non_linear_format_io: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOutput:
+class ModelOutput(Message):
     """A tensor that responses bring."""
 
     name: str = ""
@@ -75,8 +70,7 @@ class ModelOutput:
     is_non_linear_format_io: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BatchInput:
+class BatchInput(Message):
     """A tensor that the server makes for each batch."""
 
     kind: str = "BATCH_ELEMENT_COUNT"
@@ -85,8 +79,7 @@ class BatchInput:
     source_input: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BatchOutput:
+class BatchOutput(Message):
     """An output made for the batch as a whole, to be cut up again."""
 
     target_name: tuple[str, ...] = ()
@@ -94,8 +87,7 @@ class BatchOutput:
     source_input: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimiterResource:
+class RateLimiterResource(Message):
     """Something that an instance holds while it runs."""
 
     name: str = ""
@@ -104,24 +96,21 @@ class RateLimiterResource:
     count: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRateLimiter:
+class ModelRateLimiter(Message):
     """What an instance needs to run, and how urgently."""
 
     resources: tuple[RateLimiterResource, ...] = ()
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SecondaryDevice:
+class SecondaryDevice(Message):
     """An accelerator beside the GPU."""
 
     kind: str = "KIND_NVDLA"
     device_id: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelInstanceGroup:
+class ModelInstanceGroup(Message):
     """A number of like instances."""
 
     name: str = ""
@@ -135,8 +124,7 @@ class ModelInstanceGroup:
     host_policy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelQueuePolicy:
+class ModelQueuePolicy(Message):
     """How long, and how many, requests may wait."""
 
     timeout_action: str = "REJECT"
@@ -145,8 +133,7 @@ class ModelQueuePolicy:
     max_queue_size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelDynamicBatching:
+class ModelDynamicBatching(Message):
     """Batches made of whatever requests wait."""
 
     preferred_batch_size: tuple[int, ...] = ()
@@ -158,8 +145,7 @@ class ModelDynamicBatching:
     priority_queue_policy: Mapping[int, ModelQueuePolicy] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceControl:
+class SequenceControl(Message):
     """What a control tensor tells the model."""
 
     kind: str = "CONTROL_SEQUENCE_START"
@@ -169,16 +155,14 @@ class SequenceControl:
     data_type: str = "TYPE_INVALID"
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceControlInput:
+class SequenceControlInput(Message):
     """A tensor that tells the model where in its sequence a request is."""
 
     name: str = ""
     control: tuple[SequenceControl, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class InitialState:
+class InitialState(Message):
     """A state's value at the start of a sequence; data is one of ``zero_data`` and ``data_file``."""
 
     data_type: str = "TYPE_INVALID"
@@ -188,8 +172,7 @@ class InitialState:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceState:
+class SequenceState(Message):
     """A tensor that the server carries from one request of a sequence to the next."""
 
     input_name: str = ""
@@ -201,16 +184,14 @@ class SequenceState:
     use_growable_memory: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyDirect:
+class StrategyDirect(Message):
     """Each sequence has a row of the batch."""
 
     max_queue_delay_microseconds: int = 0
     minimum_slot_utilization: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyOldest:
+class StrategyOldest(Message):
     """Batches of the oldest requests of all sequences."""
 
     max_candidate_sequences: int = 0
@@ -219,8 +200,7 @@ class StrategyOldest:
     preserve_ordering: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSequenceBatching:
+class ModelSequenceBatching(Message):
     """Requests of one sequence go to one instance; the strategy is one of ``direct`` and ``oldest``."""
 
     direct: StrategyDirect | None = None
@@ -231,8 +211,7 @@ class ModelSequenceBatching:
     iterative_sequence: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EnsembleStep:
+class EnsembleStep(Message):
     """One model of an ensemble; maps go from its tensors' names to the ensemble's."""
 
     model_name: str = ""
@@ -242,23 +221,20 @@ class EnsembleStep:
     model_namespace: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelEnsembling:
+class ModelEnsembling(Message):
     """A graph of models."""
 
     step: tuple[EnsembleStep, ...] = ()
     max_inflight_requests: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelParameter:
+class ModelParameter(Message):
     """A value that the backend understands."""
 
     string_value: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WarmupInput:
+class WarmupInput(Message):
     """A tensor of a warm-up request; data is one of the last three."""
 
     data_type: str = "TYPE_INVALID"
@@ -268,8 +244,7 @@ class WarmupInput:
     input_data_file: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelWarmup:
+class ModelWarmup(Message):
     """A request that is run before the model is ready."""
 
     name: str = ""
@@ -278,95 +253,82 @@ class ModelWarmup:
     count: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOperations:
+class ModelOperations(Message):
     """Libraries of custom operators."""
 
     op_library_filename: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelTransactionPolicy:
+class ModelTransactionPolicy(Message):
     """How many responses a request has."""
 
     decoupled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RepositoryAgent:
+class RepositoryAgent(Message):
     """A plug-in that acts on a model as it loads."""
 
     name: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRepositoryAgents:
+class ModelRepositoryAgents(Message):
     """Agents, in the order in which they act."""
 
     agents: tuple[RepositoryAgent, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelResponseCache:
+class ModelResponseCache(Message):
     """Whether responses are kept for equal requests."""
 
     enable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MetricIdentifier:
+class MetricIdentifier(Message):
     """Which metric a control is about."""
 
     family: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HistogramOptions:
+class HistogramOptions(Message):
     """Upper bounds of a histogram's buckets."""
 
     buckets: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MetricControl:
+class MetricControl(Message):
     """Options of one metric."""
 
     metric_identifier: MetricIdentifier | None = None
     histogram_options: HistogramOptions | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelMetrics:
+class ModelMetrics(Message):
     """Options of the model's metrics."""
 
     metric_control: tuple[MetricControl, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizationGraph:
+class OptimizationGraph(Message):
     """How far the backend optimises the model's graph."""
 
     level: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GraphSpecShape:
+class GraphSpecShape(Message):
     """Dims of one input."""
 
     dim: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GraphLowerBound:
+class GraphLowerBound(Message):
     """The smallest request that a CUDA graph serves."""
 
     batch_size: int = 0
     input: Mapping[str, GraphSpecShape] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class GraphSpec:
+class GraphSpec(Message):
     """A CUDA graph to capture."""
 
     batch_size: int = 0
@@ -374,8 +336,7 @@ class GraphSpec:
     graph_lower_bound: GraphLowerBound | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizationCuda:
+class OptimizationCuda(Message):
     """CUDA hints."""
 
     graphs: bool = False
@@ -384,31 +345,27 @@ class OptimizationCuda:
     output_copy_stream: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Accelerator:
+class Accelerator(Message):
     """An execution provider and its parameters."""
 
     name: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionAccelerators:
+class ExecutionAccelerators(Message):
     """Execution providers, in the order in which they are tried."""
 
     gpu_execution_accelerator: tuple[Accelerator, ...] = ()
     cpu_execution_accelerator: tuple[Accelerator, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedMemoryBuffer:
+class PinnedMemoryBuffer(Message):
     """Whether page-locked memory is used for copies to and from a GPU."""
 
     enable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOptimizationPolicy:
+class ModelOptimizationPolicy(Message):
     """Hints to the backend."""
 
     graph: OptimizationGraph | None = None
@@ -421,8 +378,7 @@ class ModelOptimizationPolicy:
     eager_batching: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
+class ModelConfig(Message):
     """A model's whole configuration. Change one with `dataclasses.replace`."""
 
     name: str = ""
