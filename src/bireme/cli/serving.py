@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -96,7 +97,10 @@ class Serving:
     async def _open_ports(self) -> None:
         settings = self._settings
         if settings.http is not None:
-            await self._open("HTTP", HttpFrontend(self._server, settings.http), settings.http.address)
+            http = HttpFrontend(self._server, settings.http)
+            await self._open("HTTP", http, settings.http.address)
+            if http.access_log is not None:
+                _on_hangup(http.access_log.reopen)
         if settings.metrics is not None:
             await self._open(
                 "metrics", MetricsFrontend(self._server, settings.metrics), settings.metrics.address
@@ -147,6 +151,12 @@ class Serving:
             _logger.error("received %s again: exiting without waiting", name)
             _exit_now(1)
         self._stop_asked.set_result(name)
+
+
+def _on_hangup(reopen: Callable[[], None]) -> None:
+    """Call ``reopen`` on SIGHUP, which log rotation sends."""
+    with suppress(AttributeError, NotImplementedError):  # Windows
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reopen)
 
 
 def _exit_now(status: int) -> NoReturn:
