@@ -1,6 +1,8 @@
 """Unloading gives memory back: real sessions, real weights, the process's own resident memory."""
 
+import gc
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -58,3 +60,43 @@ def test_memory_is_released_without_glibc_too(monkeypatch):
 
     monkeypatch.setattr("ctypes.CDLL", no_such_function)
     assert memory._find_malloc_trim() is None
+
+
+class Node:
+    """Something that may refer to itself."""
+
+    def __init__(self) -> None:
+        self.me: Node | None = None
+
+
+def test_cycles_are_collected_only_when_something_remains(monkeypatch):
+    collections = []
+    monkeypatch.setattr("gc.collect", lambda: collections.append(1))
+    node = Node()
+    remains = weakref.ref(node)
+    memory.release_memory(remains)
+    assert len(collections) == 1
+    del node
+    memory.release_memory(remains, remains)
+    assert len(collections) == 1
+    memory.release_memory()
+    assert len(collections) == 2
+
+
+def test_an_onnx_model_goes_without_a_collection(tmp_path, monkeypatch):
+    add_model(tmp_path, "m", save_weights)
+    with Server(tmp_path, model_control_mode="explicit", load_model=("m",)) as server:
+        server.infer("m", {"X": np.ones((1, SIZE), np.float32)})
+        model = weakref.ref(server.model("m"))
+        loaded = weakref.ref(model()._prepared.loaded)
+        gc.collect()
+        gc.disable()
+        try:
+            monkeypatch.setattr("gc.collect", lambda: None)
+            server.unload_model("m")
+            deadline = time.monotonic() + 10
+            while model() is not None or loaded() is not None:
+                assert time.monotonic() < deadline, "something refers to the model in a circle"
+                time.sleep(0.001)
+        finally:
+            gc.enable()

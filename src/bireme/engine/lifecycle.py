@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from bireme.backends.interface import Backend
+from bireme.backends.interface import Backend, LoadedModel
 from bireme.engine.load_plan import LoadOverride, LoadPlan, NotInRepository, plan_load
 from bireme.engine.loading import PreparedModel
 from bireme.engine.memory import release_memory
@@ -44,6 +45,17 @@ NO_OVERRIDE = LoadOverride()
 # Closing an idle model takes milliseconds; it gets this long even when the caller allows no time for requests.
 _CLOSE_GRACE_S = 1.0
 _DRAIN_TICK_S = 0.01
+# The thread that has closed a model still refers to it for a moment after it has said so.
+_LET_GO_S = 0.02
+
+
+class _Holding(NamedTuple):
+    """What belongs to a model that is not closed yet."""
+
+    directory: ModelDirectory
+    """Must stay as long as the model."""
+    loaded: weakref.ref[LoadedModel]
+    """The backend's side of it: gone when the model's memory is free."""
 
 
 class Lifecycle:
@@ -67,8 +79,8 @@ class Lifecycle:
         self._loop = loop
         self._timer = DeadlineTimer(loop)
         self._pool = ThreadPoolExecutor(options.model_load_thread_count, thread_name_prefix="bireme-load")
-        self._alive: dict[Model, ModelDirectory] = {}
-        """Every model that is not closed yet, with the directory that must stay until then."""
+        self._alive: dict[Model, _Holding] = {}
+        """Every model that is not closed yet."""
         self._loads: set[asyncio.Task[None]] = set()
         self._retirements: set[asyncio.Future[Any]] = set()
         """Models that finish their last requests, or are being closed."""
@@ -203,7 +215,7 @@ class Lifecycle:
                 self._keep_retiring(self._aside(outcome.close))
                 continue
             models[version] = model
-            self._alive[model] = plan.source.directory
+            self._alive[model] = _Holding(plan.source.directory, weakref.ref(outcome.loaded))
         return models, errors
 
     def _finish_load(self, record: ModelRecord, plan: LoadPlan | None, models: Mapping[int, Model]) -> None:
@@ -260,7 +272,7 @@ class Lifecycle:
                 version_record.move(VersionState.UNAVAILABLE, reason=error.message)
         self.table.publish(record)
         directory = plan.source.directory
-        if directory not in self._alive.values():
+        if all(holding.directory is not directory for holding in self._alive.values()):
             self._keep_retiring(self._aside(_clear_up, directory))
         clauses = "".join(
             f"version {version} is at UNAVAILABLE state: {error.message};"
@@ -336,14 +348,16 @@ class Lifecycle:
             await model.drain_and_close()
         except Exception:  # a backend's close(): the model is gone for us either way
             log.exception("failed to close '%s' version %d", model.name, model.version)
-        del self._alive[model]
+        loaded = self._alive.pop(model).loaded
         if version_record is not None:
             log.info("successfully unloaded '%s' version %d", model.name, model.version)
             if version_record.state is VersionState.UNLOADING and version_record.model is model:
                 version_record.move(VersionState.UNAVAILABLE, reason=UNLOADED)
+        remains = (weakref.ref(model), loaded)
         del model
         if not self._is_closing:
-            await self._aside(release_memory)
+            await asyncio.sleep(_LET_GO_S)
+            await self._aside(release_memory, *remains)
 
     @property
     def num_in_flight(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+import weakref
 from collections.abc import Callable
 
 
@@ -23,12 +24,15 @@ def _find_malloc_trim() -> Callable[[int], int] | None:
 _malloc_trim = _find_malloc_trim()
 
 
-def release_memory() -> None:
-    """Collect reference cycles and return free heap pages to the system. Blocking: for a loading thread.
+def release_memory(*remains: weakref.ref[object]) -> None:
+    """Return free heap pages to the system, after collecting reference cycles if that is needed. Blocking.
 
-    Without the trim glibc keeps what a model's weights took, and load/unload rounds look like a leak. The collection
-    holds the interpreter for its duration (about 10 ms with onnxruntime and numpy loaded), the trim does not.
+    ``remains`` are what should have gone; a collection is needed only when one of them is still there, because it
+    holds the interpreter, and with it every request, for 10 to 40 ms. (A program that knows what it does calls
+    `gc.freeze` before its first model, and then a collection takes no time.) Without the trim glibc keeps what a
+    model's weights took, and load/unload rounds look like a leak.
     """
-    gc.collect()
+    if not remains or any(remain() is not None for remain in remains):
+        gc.collect()
     if _malloc_trim is not None:
         _malloc_trim(0)

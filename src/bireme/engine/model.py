@@ -150,7 +150,12 @@ class Model:
     async def _retire(self, drained: asyncio.Future[None]) -> None:
         await drained
         self._set_deadline(None)
-        await self._loop.run_in_executor(None, self._close)
+        try:
+            await self._loop.run_in_executor(None, self._close)
+        finally:
+            # They refer to this model's methods: without this it would live until a garbage collection finds it.
+            self._slots.clear()
+            self._free.clear()
 
     def abort(self, error: BiremeError) -> None:
         """Answer every request that still waits with ``error``; running ones finish on their own."""
