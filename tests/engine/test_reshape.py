@@ -30,3 +30,7 @@ def test_a_reshape_fills_variable_dimensions_in_order(source, target, num_leadin
 def test_a_reshape_refuses_another_number_of_elements():
     with pytest.raises(ValueError, match="reshape"):
         Reshape((2, 3), (6,)).apply(np.zeros((2, 4)), 0)
+
+
+def test_a_reshape_says_what_it_does():
+    assert repr(Reshape((6,), (2, 3))) == "Reshape([6] -> [2, 3])"

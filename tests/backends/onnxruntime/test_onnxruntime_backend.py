@@ -16,7 +16,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from bireme.backends.interface import Placement
-from bireme.backends.onnxruntime import session as session_module
+from bireme.backends.onnxruntime import runtime as runtime_module, session as session_module
+from bireme.backends.onnxruntime.settings import BackendSettings
 from bireme.config.model_config import (
     Accelerator,
     ExecutionAccelerators,
@@ -100,6 +101,22 @@ def test_scalars_are_one_element_for_clients(open_model, datatype):
 
     assert model.config.input[0].dims == model.config.output[0].dims == (1,)
     assert result.to_numpy().tolist() == [value]
+
+
+def test_an_output_of_unknown_rank_may_have_any(open_model):
+    """The file says nothing about the shape of Y, which looks like a scalar, and is a matrix."""
+
+    def save(path):
+        return save_graph(
+            path,
+            [helper.make_node("Reshape", ["X", "S"], ["Y"])],
+            [tensor_info("X", "FP32", (6,)), tensor_info("S", "INT64", (-1,))],
+            [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)],
+        )
+
+    model = open_model(save, output=(ModelOutput("Y", "TYPE_FP32", dims=(-1, -1)),))
+
+    assert model.infer({"X": ones(6), "S": np.array([2, 3])})["Y"].shape == (2, 3)
 
 
 def test_dynamic_shapes(open_model):
@@ -548,6 +565,35 @@ def test_onnxruntimes_own_warnings_go_to_our_log_at_a_low_level(open_model, capl
     assert record.levelno == logging.INFO
     assert record.name == "bireme.backends.onnxruntime"
     assert capfd.readouterr() == ("", "")
+
+
+def test_an_onnxruntime_that_cannot_log_through_us_is_silenced(monkeypatch):
+    """Before version 1.32 there is no way to hand records on."""
+    severities = []
+    monkeypatch.delattr(runtime_module.ort, "set_default_logger_callback")
+    monkeypatch.setattr(runtime_module.ort, "set_default_logger_severity", severities.append)
+
+    runtime_module._route_log()
+
+    assert severities == [3]
+
+
+def test_the_global_pool_is_made_once(monkeypatch, caplog):
+    made = []
+    monkeypatch.setattr(session_module.ort, "set_global_thread_pool_sizes", lambda *sizes: made.append(sizes))
+    pool = session_module._GlobalPool()
+
+    def use(uses: bool, threads: int = 3) -> bool:
+        return pool.use(BackendSettings(4, uses, threads, 1))
+
+    assert not use(False)
+    assert use(True)
+    assert use(True)
+    assert caplog.records == []
+    assert use(True, 5)
+    assert "has sizes (3, 1) (intra, inter) already; (5, 1) is ignored" in caplog.text
+    assert use(False)
+    assert made == [(3, 1)]
 
 
 def run_python(code: str, tmp_path: Path) -> str:
