@@ -110,7 +110,7 @@ class Tensor:
         if not array.flags.c_contiguous:
             array = np.ascontiguousarray(array)  # copy: the wire is row-major and tightly packed
         # A zero-sized array has no bytes to cast; a 0-d one casts only once it has an axis.
-        return memoryview(array.reshape(-1)).cast("B") if array.size else b""
+        return array.reshape(-1).data.cast("B") if array.size else b""
 
     def to_dlpack(self) -> Any:
         """Return a DLPack capsule over the same memory (not for BYTES)."""
