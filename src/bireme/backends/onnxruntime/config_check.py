@@ -1,7 +1,9 @@
 """Compares a final config with what the model file declares. Pure.
 
-Stricter than Triton nowhere. More lenient in one point: the config may fix a dimension of an output that the file
-leaves dynamic (Triton refuses), and an output of unknown rank, which the file cannot tell from a scalar, fits any dims.
+More lenient than Triton, which refuses them: the config may fix a dimension of an output that the file leaves dynamic;
+an output of unknown rank, which the file cannot tell from a scalar, fits any dims; outputs that are no tensors are no
+matter as long as the config does not list them; a batching model may have optional inputs. Stricter: a scalar input
+cannot be batched, and batch inputs must have the file's data type and rank.
 
 Source: Triton ``onnxruntime.cc`` (ValidateInputs, ValidateOutputs), ``onnxruntime_utils.cc`` (CompareDimsSupported).
 """
