@@ -5,6 +5,7 @@ import gc
 import random
 import weakref
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from bireme.config.model_config import (
     ModelInstanceGroup,
     ModelOutput,
     ModelQueuePolicy,
+    ModelWarmup,
+    WarmupInput,
 )
 from bireme.engine.loading import load_version
 from bireme.engine.model import Model
@@ -288,6 +291,17 @@ def test_nothing_keeps_a_requests_tensors_once_it_is_answered() -> None:
         run(scenario, model_config, FakeBackend(lambda inputs: {"Y": inputs["X"] + 1}))
     finally:
         gc.enable()
+
+
+def test_warm_up_counts_in_the_statistics() -> None:
+    async def scenario(h: Harness) -> None:
+        statistics = h.model.statistics
+
+        assert (statistics.num_succeeded, statistics.execution_count) == (6, 3)
+        assert statistics.num_pending == statistics.num_executing == 0
+
+    sample = ModelWarmup("zeros", 2, {"X": WarmupInput("TYPE_FP32", (2,), zero_data=True)}, count=3)
+    run(scenario, replace(config(max_batch_size=4), model_warmup=(sample,)))
 
 
 def test_a_caller_that_fails_to_take_its_answer_costs_nobody_else_theirs() -> None:

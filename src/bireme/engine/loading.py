@@ -14,7 +14,7 @@ from bireme.config import ModelConfig, apply_autocomplete, read_labels, validate
 from bireme.engine.batch import BatchPlan
 from bireme.engine.warmup import run_warmup
 from bireme.scheduling import Scheduler, build_scheduler
-from bireme.types import Unsupported
+from bireme.types import Execution, Unsupported
 
 log = logging.getLogger("bireme.engine")
 
@@ -35,6 +35,8 @@ class PreparedModel:
     passive: list[Instance] = field(default_factory=list)
     labels: dict[str, list[str]] = field(default_factory=dict)
     """Class labels by output name."""
+    warmup: list[Execution] = field(default_factory=list)
+    """What was executed to warm the instances up; it counts in the model's statistics."""
     load_duration_ns: int = 0
 
     def close(self) -> None:
@@ -82,7 +84,8 @@ def load_version(ctx: ModelContext, backend: Backend, *, auto_complete: bool) ->
             for output in config.output
             if output.label_filename
         }
-        run_warmup(config, ctx.model_dir, prepared.plan, [instance for _, instance in prepared.instances])
+        active = [instance for _, instance in prepared.instances]
+        prepared.warmup = run_warmup(config, ctx.model_dir, prepared.plan, active)
         undo.pop_all()
     prepared.load_duration_ns = time.monotonic_ns() - start_ns
     return prepared

@@ -74,9 +74,20 @@ class Model:
         ]
         self._may_run_inline = all(_may_run_inline(slot.instance) for slot in self._slots)
         self._free = list(reversed(self._slots))
+        for execution in prepared.warmup:
+            self._count_warmup(execution)
         self._num_in_flight = 0
         self._drained: asyncio.Future[None] | None = None
         self._retirement: asyncio.Task[None] | None = None
+
+    def _count_warmup(self, execution: Execution) -> None:
+        requests, execution.requests = execution.requests, []
+        for _ in requests:
+            self.statistics.accept()
+        self.statistics.start(len(requests))
+        for request in requests:
+            self.statistics.succeed(request, execution.compute_end_ns)
+        self.statistics.finish_execution(execution)
 
     @property
     def num_in_flight(self) -> int:
