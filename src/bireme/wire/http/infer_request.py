@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bireme.types import Buffer, InferenceRequest, InvalidArgument, Respond, Tensor, Unsupported, datatypes
+from bireme.wire.http import known_heads
 from bireme.wire.http.json_input import decode_json_data
 from bireme.wire.http.json_text import ABSENT, describe, parse_json, wrong_member
 from bireme.wire.http.limits import Limits
@@ -50,8 +51,17 @@ def decode_infer_request(
         InvalidArgument: the body is malformed; names the tensor, what was expected and what was found.
         Unsupported: a tensor is said to be in shared memory.
     """
+    if json_length is None or json_length > min(known_heads.MAX_HEAD_BYTES, limits.max_input_size):
+        document, offset = parse_document(body, json_length, limits)
+        return request_from_document(document, body, offset, model_name, model_version, respond, limits)
+    head = body[:json_length].tobytes()
+    layout = known_heads.find(head)
+    if layout is not None and len(body) == json_length + layout.nbytes:
+        return layout.make_request(body, json_length, model_name, model_version, respond)
     document, offset = parse_document(body, json_length, limits)
-    return request_from_document(document, body, offset, model_name, model_version, respond, limits)
+    request = request_from_document(document, body, offset, model_name, model_version, respond, limits)
+    known_heads.remember(head, document, request)
+    return request
 
 
 def parse_document(body: memoryview, json_length: int | None, limits: Limits) -> tuple[Any, int]:
