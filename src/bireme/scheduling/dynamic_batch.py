@@ -97,9 +97,9 @@ class DynamicBatcher:
         if queue.has_timeouts:
             refused = queue.expire(now_ns)
             self._num_expired += len(refused)
-        if not queue:
+        if not queue.num_waiting:
             return Decision(refused=refused) if refused else NOTHING_TO_DO
-        if not instance_free or len(queue) < self._hold_until:
+        if not instance_free or queue.num_waiting < self._hold_until:
             return Decision(refused=refused, wake_at_ns=queue.next_rejection_ns())
         self._hold_until = 0
         num_requests, num_rows, reason, send_at_ns = self._choose(now_ns)
@@ -121,7 +121,7 @@ class DynamicBatcher:
             # This keeps each arrival during a delay O(1).
             oldest_ns = queue.oldest_if_uniform_ns()
             if oldest_ns is not None:
-                return self._choose_all(len(queue), queue.num_rows, now_ns, oldest_ns)
+                return self._choose_all(queue.num_waiting, queue.num_rows, now_ns, oldest_ns)
         return self._choose_among(now_ns)
 
     def _choose_all(self, num_requests: int, num_rows: int, now_ns: int, oldest_ns: int) -> _Choice:
@@ -160,9 +160,9 @@ class DynamicBatcher:
             return num_preferred, preferred_rows, reason, now_ns
         if has_next or num_rows >= max_rows:
             return num_requests, num_rows, _FULL, now_ns
-        if num_requests < len(self._queue):
+        if num_requests < self._queue.num_waiting:
             return num_requests, num_rows, _SHAPE, now_ns
-        if num_rows >= largest and not is_due:
+        if num_rows > largest and not is_due:
             return num_requests, num_rows, _PREFERRED, now_ns
         return self._choose_all(num_requests, num_rows, now_ns, oldest_ns)
 
@@ -179,7 +179,7 @@ class DynamicBatcher:
     @property
     def num_waiting(self) -> int:
         """See `Scheduler.num_waiting`."""
-        return len(self._queue)
+        return self._queue.num_waiting
 
     def statistics(self) -> dict[str, Any]:
         """Return the queue's state, what was sent, by close reason, and what left without being sent."""
@@ -195,6 +195,6 @@ class DynamicBatcher:
     def __repr__(self) -> str:
         closed = ", ".join(f"{reason}: {count}" for reason, count in self._close_reasons.items() if count)
         return (
-            f"DynamicBatcher({self._model_name!r}, waiting={len(self._queue)}, rows={self._queue.num_rows}, "
+            f"DynamicBatcher({self._model_name!r}, waiting={self._queue.num_waiting}, rows={self._queue.num_rows}, "
             f"max_batch_size={self._max_batch_size}, delay_us={self._delay_ns // 1000}, closed={{{closed}}})"
         )

@@ -74,12 +74,12 @@ class RequestQueue:
         "_levels",
         "_model_name",
         "_num_levels",
-        "_num_waiting",
         "_policies",
         "_rejections",
         "_sorted_levels",
         "has_timeouts",
         "num_rows",
+        "num_waiting",
     )
 
     def __init__(
@@ -106,9 +106,10 @@ class RequestQueue:
         self._rejections: Deadlines[InferenceRequest] = Deadlines()
         self._delays: Deadlines[InferenceRequest] = Deadlines()
         self._expired: list[Refused] = []  # seen by `push`, not yet handed out by `expire`
-        self._num_waiting = 0
+        self.num_waiting = 0
+        """Number of requests that wait, delayed ones included."""
         self.num_rows = 0
-        """Rows of all waiting requests together."""
+        """Their rows together."""
 
     # In and out
 
@@ -127,13 +128,13 @@ class RequestQueue:
         elif level.max_queue_size and level.num_waiting >= level.max_queue_size:
             level = self._make_room(number, request, now_ns)
         level.on_time.add(request, now_ns)
-        self._num_waiting += 1
+        self.num_waiting += 1
         self.num_rows += request.batch_size
         if level.timeout_us:
             self._set_deadline(level, request, now_ns)
 
     def take(self, num_requests: int) -> list[InferenceRequest]:
-        """Take out the first ``num_requests`` candidates, in order."""
+        """Take out the first ``num_requests`` candidates, in order, or all of them if there are fewer."""
         uniform = self._uniform_queue()
         taken = self._collect(num_requests) if uniform is None else uniform.take_first(num_requests)
         self._forget(taken)
@@ -176,7 +177,7 @@ class RequestQueue:
         self._sorted_levels.clear()
         self._rejections.clear()
         self._delays.clear()
-        self._num_waiting = self.num_rows = 0
+        self.num_waiting = self.num_rows = 0
         return drained
 
     # Candidates
@@ -193,21 +194,20 @@ class RequestQueue:
     def oldest_if_uniform_ns(self) -> int | None:
         """Return when the oldest request was queued if all that waits is one queue of one batch key; None if not.
 
-        Then the candidates are everything, and nobody needs to look at them one by one.
+        Then the candidates are everything, and nobody needs to look at them one by one. Something must be waiting.
         """
         queue = self._uniform_queue()
         return None if queue is None else queue.head_queued_ns
 
     def _uniform_queue(self) -> LaneQueue | None:
-        """Return the queue that holds all that waits, with equal keys; None when there is no such or nothing waits.
+        """Return the queue that holds all that waits, with equal keys; None when there is no such.
 
         Models without priorities and of one input shape have no other state.
         """
         if len(self._sorted_levels) != 1:
             return None
         level = self._sorted_levels[0]
-        on_time = level.on_time
-        return on_time if on_time and not level.delayed and on_time.is_uniform else None
+        return level.on_time if not level.delayed and level.on_time.is_uniform else None
 
     def _candidate_queues(self) -> Iterator[tuple[_Level, LaneQueue, object]]:
         """Yield, in service order, each queue that has requests for the next batch, and the batch's key."""
@@ -274,7 +274,7 @@ class RequestQueue:
             assert level is not None
             queued_ns = level.on_time.discard(request)
             assert queued_ns is not None
-            self._num_waiting -= 1
+            self.num_waiting -= 1
             self.num_rows -= request.batch_size
             self._drop_if_idle(level)
             error = RequestTimedOut(
@@ -314,7 +314,7 @@ class RequestQueue:
 
     def _forget(self, requests: list[InferenceRequest]) -> None:
         """Update the counts and deadlines after ``requests`` left their queues."""
-        self._num_waiting -= len(requests)
+        self.num_waiting -= len(requests)
         num_rows = self.num_rows
         for request in requests:
             num_rows -= request.batch_size
@@ -329,7 +329,7 @@ class RequestQueue:
     def statistics(self) -> dict[str, Any]:
         """Return what waits: requests, rows and, by level, requests on time and delayed."""
         return {
-            "waiting": self._num_waiting,
+            "waiting": self.num_waiting,
             "waiting_rows": self.num_rows,
             "levels": {
                 str(level.number): {"waiting": len(level.on_time), "delayed": len(level.delayed)}
@@ -338,13 +338,10 @@ class RequestQueue:
             },
         }
 
-    def __len__(self) -> int:
-        return self._num_waiting
-
     def __repr__(self) -> str:
         levels = ", ".join(
             f"{level.number}: {len(level.on_time)}+{len(level.delayed)} delayed"
             for level in self._sorted_levels
             if level.num_waiting
         )
-        return f"RequestQueue({self._model_name!r}, {self._num_waiting} waiting, {self.num_rows} rows, {{{levels}}})"
+        return f"RequestQueue({self._model_name!r}, {self.num_waiting} waiting, {self.num_rows} rows, {{{levels}}})"

@@ -44,9 +44,8 @@ class ResponseOrder:
             KeyError: ``request`` was not admitted, or has had its final response.
         """
         own = self._held[request]
-        if response.error is not None and request.execution is None:
+        if response.error is not None and request.execution is None and not own:
             del self._held[request]
-            self._num_held -= len(own)
             return [(request, response), *self._release()]
         if next(iter(self._held)) is not request:
             own.append(response)
