@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from bireme.scheduling import InlinePolicy
+
+GOOD_NS, SLOW_NS, TOO_LONG_NS = 60_000, 60_001, 300_001
+
+
+def observe(policy: InlinePolicy, duration_ns: int, times: int = 1) -> None:
+    for _ in range(times):
+        policy.observe(duration_ns)
+
+
+def num_good_runs_until_inline(policy: InlinePolicy) -> int:
+    count = 0
+    while not policy.inline:
+        policy.observe(GOOD_NS)
+        count += 1
+    return count
+
+
+def test_goes_inline_after_eight_good_runs_in_a_row():
+    policy = InlinePolicy()
+    observe(policy, GOOD_NS, 7)
+    assert not policy.inline
+    observe(policy, GOOD_NS)
+    assert policy.inline
+
+
+def test_slower_run_starts_the_count_anew():
+    policy = InlinePolicy()
+    observe(policy, GOOD_NS, 7)
+    observe(policy, SLOW_NS)
+
+    assert num_good_runs_until_inline(policy) == 8
+
+
+def test_one_long_run_ends_inline_mode_at_once():
+    policy = InlinePolicy()
+    observe(policy, 1000, 8)
+    observe(policy, 300_000)
+    assert policy.inline
+    observe(policy, TOO_LONG_NS)
+    assert not policy.inline
+
+
+def test_rising_average_ends_inline_mode():
+    policy = InlinePolicy()
+    observe(policy, GOOD_NS, 8)
+    observe(policy, 100_000, 100)
+    assert policy.inline
+    observe(policy, 120_000, 3)
+    assert not policy.inline
+
+
+def test_each_loss_makes_it_harder_to_return_up_to_a_limit():
+    policy = InlinePolicy()
+    needed = []
+    for _ in range(10):
+        needed.append(num_good_runs_until_inline(policy))
+        observe(policy, TOO_LONG_NS)
+
+    assert needed == [8, 64, 128, 256, 512, 1024, 2048, 4096, 4096, 4096]
+
+
+@pytest.mark.parametrize(
+    ("durations", "text"),
+    [
+        ([], "InlinePolicy(not inline, 0 of 8 good runs)"),
+        ([1000] * 3, "InlinePolicy(not inline, 3 of 8 good runs)"),
+        ([16_000] * 9, "InlinePolicy(inline, average 16 us, lost 0 times)"),
+        ([16_000] * 8 + [400_000] + [17_000] * 64, "InlinePolicy(inline, average 17 us, lost 1 times)"),
+        ([16_000] * 8 + [400_000], "InlinePolicy(not inline, 0 of 64 good runs)"),
+    ],
+)
+def test_repr_shows_the_state(durations, text):
+    policy = InlinePolicy()
+    for duration_ns in durations:
+        policy.observe(duration_ns)
+
+    assert repr(policy) == text
