@@ -114,11 +114,12 @@ class Client:
 
     def send(self, data: bytes, step: int | None = None) -> None:
         """Let ``data`` arrive, in reads of at most ``step`` bytes."""
+        view = memoryview(data)
         position = 0
         while position < len(data):
             buffer = self.connection.get_buffer(-1)
             assert len(buffer) > 0
-            piece = data[position : position + min(len(buffer), step or len(data))]
+            piece = view[position : position + min(len(buffer), step or len(data))]
             buffer[: len(piece)] = piece
             position += len(piece)
             self.connection.buffer_updated(len(piece))

@@ -1,0 +1,62 @@
+"""Servers for the end-to-end tests: one for all that only look, and makers of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bireme.telemetry import log
+from bireme.testing import FakeBackend
+from e2e_server import RunningServer, build_repository
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_repository(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def server(repository: Path) -> Iterator[RunningServer]:
+    """One server with all models of `build_repository` loaded; tests leave it as they found it."""
+    running = RunningServer(repository)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., RunningServer]]:
+    """A function that starts a server of the test's own."""
+    started: list[RunningServer] = []
+
+    def start(*args: Any, **kwargs: Any) -> RunningServer:
+        started.append(RunningServer(*args, **kwargs))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop()
+
+
+@pytest.fixture
+def start_fake(
+    start_server: Callable[..., RunningServer], tmp_path: Path
+) -> Callable[..., tuple[RunningServer, FakeBackend]]:
+    """A function that starts a server of fake models, given by name with their configs."""
+
+    def start(configs: Mapping[str, str], **settings: Any) -> tuple[RunningServer, FakeBackend]:
+        for name, config in configs.items():
+            (tmp_path / name / "1").mkdir(parents=True)
+            (tmp_path / name / "config.pbtxt").write_text(config)
+        backend = FakeBackend()
+        return start_server(tmp_path, backends={"fake": backend}, **settings), backend
+
+    return start
+
+
+@pytest.fixture
+def restored_log_settings() -> Iterator[None]:
+    yield
+    log.settings.uninstall()
