@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import random
+import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -377,18 +378,71 @@ def test_instances_run_in_parallel_and_none_runs_twice_at_once() -> None:
     run(scenario, config(count=3))
 
 
-def test_a_model_that_may_run_inline_leaves_its_thread_once_it_is_known_to_be_fast() -> None:
+class AlwaysInline:
+    """A policy without a clock."""
+
+    inline = True
+
+    def observe(self, duration_ns: int) -> None:
+        pass
+
+
+def test_a_fast_model_answers_within_the_call() -> None:
     async def scenario(h: Harness) -> None:
-        h.model._may_run_inline = True
-        for index in range(40):
-            h.send(str(index))
-            await h.until(lambda index=index: len(h.answers) == index + 1)
-        assert h.model.queue_statistics()["inline"]
+        h.model._inline = AlwaysInline()
         h.send("inline")
 
-        assert h.answered[-1] == "inline"
+        assert h.answered == ["inline"]
+        assert h.backend.threads == {threading.get_ident()}
 
-    run(scenario, config(), FakeBackend(lambda inputs: {"Y": inputs["X"]}))
+    run(scenario, config(), FakeBackend(may_run_inline=True))
+
+
+def test_only_models_that_say_so_run_inline() -> None:
+    async def scenario(h: Harness) -> None:
+        h.model._inline = AlwaysInline()
+        h.send("on its thread")
+        await h.settle()
+
+        assert threading.get_ident() not in h.backend.threads
+
+    run(scenario, config())
+
+
+def test_a_caller_may_send_the_next_request_from_its_answer_as_often_as_it_likes() -> None:
+    async def scenario(h: Harness) -> None:
+        h.model._inline = AlwaysInline()
+        left = 5000
+
+        def again(_request: InferenceRequest, _response: InferenceResponse) -> None:
+            nonlocal left
+            left -= 1
+            if left:
+                h.model.enqueue(InferenceRequest("m", inputs, again))
+
+        inputs = {"X": Tensor.from_numpy("X", np.zeros(2, np.float32))}
+        h.model.enqueue(InferenceRequest("m", inputs, again))
+
+        assert left == 0
+
+    run(scenario, config(), FakeBackend(may_run_inline=True))
+
+
+def test_requests_that_only_wait_for_the_loop_do_not_fill_the_queue() -> None:
+    policy = ModelQueuePolicy(max_queue_size=2)
+
+    async def scenario(h: Harness) -> None:
+        h.backend.gate.clear()
+        for index in range(4):  # two of them find a free instance
+            h.send(str(index), rows=1)
+        with pytest.raises(QueueFull):
+            h.send("refused", rows=1)
+        await h.settle()
+
+        assert h.model.statistics.num_succeeded == 4
+
+    batching = ModelDynamicBatching((2,), default_queue_policy=policy)
+    run(scenario, config(batching=batching, max_batch_size=2))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -4,7 +4,7 @@ import pytest
 
 from bireme.scheduling import InlinePolicy
 
-GOOD_NS, SLOW_NS, TOO_LONG_NS = 60_000, 60_001, 300_001
+GOOD_NS, SLOW_NS, LONG_NS, TOO_LONG_NS = 60_000, 60_001, 300_001, 3_000_001
 
 
 def observe(policy: InlinePolicy, duration_ns: int, times: int = 1) -> None:
@@ -36,13 +36,32 @@ def test_slower_run_starts_the_count_anew():
     assert num_good_runs_until_inline(policy) == 8
 
 
-def test_one_long_run_ends_inline_mode_at_once():
+def test_one_run_that_is_no_accident_ends_inline_mode_at_once():
     policy = InlinePolicy()
     observe(policy, 1000, 8)
-    observe(policy, 300_000)
+    observe(policy, TOO_LONG_NS - 1)
     assert policy.inline
+    observe(policy, 1000, 32)
     observe(policy, TOO_LONG_NS)
     assert not policy.inline
+
+
+@pytest.mark.parametrize(("num_between", "stays"), [(0, False), (30, False), (31, True)])
+def test_two_long_runs_close_together_end_inline_mode(num_between: int, stays: bool):
+    policy = InlinePolicy()
+    observe(policy, 1000, 8)
+    observe(policy, LONG_NS)
+    observe(policy, 1000, num_between)
+    assert policy.inline
+    observe(policy, LONG_NS)
+    assert policy.inline is stays
+
+
+def test_a_long_run_weighs_no_more_than_its_limit_in_the_average():
+    policy = InlinePolicy()
+    observe(policy, 50_000, 8)
+    observe(policy, TOO_LONG_NS - 1)
+    assert policy.inline
 
 
 def test_rising_average_ends_inline_mode():
@@ -52,6 +71,18 @@ def test_rising_average_ends_inline_mode():
     assert policy.inline
     observe(policy, 120_000, 3)
     assert not policy.inline
+
+
+def test_a_loss_after_a_long_good_time_is_forgiven():
+    policy = InlinePolicy()
+    needed = []
+    for num_inline_runs in (0, 0, 0, 1023, 1024):
+        needed.append(num_good_runs_until_inline(policy))
+        observe(policy, 1000, num_inline_runs)
+        observe(policy, TOO_LONG_NS)
+
+    assert needed == [8, 64, 128, 256, 64]
+    assert num_good_runs_until_inline(policy) == 64
 
 
 def test_each_loss_makes_it_harder_to_return_up_to_a_limit():
@@ -70,8 +101,8 @@ def test_each_loss_makes_it_harder_to_return_up_to_a_limit():
         ([], "InlinePolicy(not inline, 0 of 8 good runs)"),
         ([1000] * 3, "InlinePolicy(not inline, 3 of 8 good runs)"),
         ([16_000] * 9, "InlinePolicy(inline, average 16 us, lost 0 times)"),
-        ([16_000] * 8 + [400_000] + [17_000] * 64, "InlinePolicy(inline, average 17 us, lost 1 times)"),
-        ([16_000] * 8 + [400_000], "InlinePolicy(not inline, 0 of 64 good runs)"),
+        ([16_000] * 8 + [4_000_000] + [17_000] * 64, "InlinePolicy(inline, average 17 us, lost 1 times)"),
+        ([16_000] * 8 + [4_000_000], "InlinePolicy(not inline, 0 of 64 good runs)"),
     ],
 )
 def test_repr_shows_the_state(durations, text):

@@ -26,6 +26,7 @@ from bireme.types import (
     Execution,
     InferenceRequest,
     InferenceResponse,
+    QueueFull,
     Unavailable,
 )
 
@@ -64,6 +65,7 @@ class Model:
         # Without batching there is nothing to wait for; a batch forms from all that came in one loop iteration.
         self._dispatch_at_once = isinstance(self._scheduler, DirectScheduler)
         self._dispatch_is_due = False
+        self._is_dispatching = False
         batching = prepared.config.dynamic_batching
         self._order = ResponseOrder() if batching is not None and batching.preserve_ordering else None
         self._inline = InlinePolicy()
@@ -122,19 +124,27 @@ class Model:
         statistics = self.statistics
         statistics.accept()
         try:
-            self._scheduler.enqueue(request, now_ns)
+            self._enqueue(request, now_ns)
         except BiremeError as error:
             statistics.fail(error.reason, _now_ns() - request.start_ns, was_pending=True)
             raise
         self._num_in_flight += 1
         if self._order is not None:
             self._order.admit(request)
-        if self._dispatch_at_once:
-            if self._free:
-                self._dispatch()
-        elif not self._dispatch_is_due:
-            self._dispatch_is_due = True
-            self._loop.call_soon(self._dispatch)
+        if not self._dispatch_at_once:
+            self._dispatch_soon()
+        elif self._free and not self._is_dispatching:
+            self._dispatch()
+
+    def _enqueue(self, request: InferenceRequest, now_ns: int) -> None:
+        try:
+            self._scheduler.enqueue(request, now_ns)
+        except QueueFull:
+            # Requests that only wait for the end of this loop iteration, while an instance is free, are not a queue.
+            if not (self._dispatch_is_due and self._free) or self._is_dispatching:
+                raise
+            self._dispatch()
+            self._scheduler.enqueue(request, now_ns)
 
     def cancel(self, request: InferenceRequest) -> None:
         """Take ``request`` back: one that waits is answered `Cancelled` at once, one that runs is flagged."""
@@ -180,16 +190,31 @@ class Model:
 
     # Dispatch: ask the scheduler, act on its decision, look again when it says so.
 
+    def _dispatch_soon(self) -> None:
+        """Dispatch at the end of this loop iteration, when all that it brought is queued."""
+        if not self._dispatch_is_due:
+            self._dispatch_is_due = True
+            self._loop.call_soon(self._dispatch)
+
     def _dispatch(self) -> None:
         self._dispatch_is_due = False
-        while True:
-            decision = self._scheduler.schedule(_now_ns(), instance_free=bool(self._free))
-            for request, error in decision.refused:
-                self._refuse(request, error)
-            if decision.batch is None:
-                self._set_deadline(decision.wake_at_ns)
-                return
-            self._execute(Execution(decision.batch, decision.batch_size, decision.close_reason))
+        # An inline run answers within this loop, and its caller may enqueue the next request: the loop takes that too.
+        self._is_dispatching = True
+        try:
+            while (batch := self._next_batch()) is not None:
+                self._execute(batch)
+        finally:
+            self._is_dispatching = False
+
+    def _next_batch(self) -> Execution | None:
+        """Refuse what has expired and return what runs next; None: nothing can, until an event or the deadline."""
+        decision = self._scheduler.schedule(_now_ns(), instance_free=bool(self._free))
+        for request, error in decision.refused:
+            self._refuse(request, error)
+        if decision.batch is None:
+            self._set_deadline(decision.wake_at_ns)
+            return None
+        return Execution(decision.batch, decision.batch_size, decision.close_reason)
 
     def _set_deadline(self, when_ns: int | None) -> None:
         """Dispatch again at ``when_ns``. An earlier alarm stays: it only looks once too often."""
@@ -220,7 +245,7 @@ class Model:
         """Take a batch back from its slot's thread; on the loop thread."""
         self._free.append(slot)
         # The instance gets its next batch before this one's answers are encoded, so that it does not wait for them.
-        if self._scheduler.num_waiting:
+        if self._scheduler.num_waiting and not self._is_dispatching:
             self._dispatch()
         self._answer(execution, results)
 
