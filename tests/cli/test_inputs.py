@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -243,3 +245,35 @@ def test_rows_of_different_shapes_cannot_share_a_batch():
 def test_a_model_without_batching_takes_one_value_per_input():
     with pytest.raises(InvalidArgument, match="given 2 times, but model 'm' does not batch"):
         take(VECTOR, "X=[1, 2, 3]", "X=[4, 5, 6]")
+
+
+@pytest.mark.parametrize(
+    ("dims", "layout", "expected"),
+    [
+        ((3, 3, 3), "FORMAT_NHWC", [10, 20, 30]),
+        ((3, 3, 3), "FORMAT_NCHW", [10, 10, 10]),
+        ((3, 3, 3), "FORMAT_NONE", [10, 10, 10]),
+    ],
+)
+def test_the_config_s_format_decides_where_the_shape_does_not(tmp_path, dims, layout, expected):
+    Image.new("RGB", (3, 3), (10, 20, 30)).save(tmp_path / "p.png")
+
+    (tensor,) = take(make_spec(InputSpec("X", "UINT8", dims, layout)), str(tmp_path / "p.png"))
+
+    assert expected == tensor.to_numpy()[0, 0].tolist()
+
+
+def test_a_picture_for_a_bf16_input_is_rounded_to_it(tmp_path):
+    Image.new("L", (2, 2), 255).save(tmp_path / "p.png")
+
+    (tensor,) = take(make_spec(InputSpec("X", "BF16", (2, 2))), str(tmp_path / "p.png"))
+
+    assert [[0x3F80, 0x3F80], [0x3F80, 0x3F80]] == tensor.to_numpy().tolist()
+
+
+def test_without_pillow_a_picture_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    (tmp_path / "p.png").write_bytes(b"")
+
+    with pytest.raises(InvalidArgument, match="needs Pillow, which is not installed: pip install pillow"):
+        take(make_spec(InputSpec("X", "UINT8", (2, 2, 3))), str(tmp_path / "p.png"))
