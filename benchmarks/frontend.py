@@ -13,16 +13,14 @@ import asyncio
 import gc
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from http_fakes import Client, EchoRoute, FakeServer, Scene, post_infer, request, tensor
-
 from bireme.types import InferenceRequest, InferenceResponse
+from http_fakes import Client, EchoRoute, FakeServer, Scene, post_infer, request, tensor
 
 ROUNDS = 7
 
@@ -55,7 +53,10 @@ def measure(client: Client, data: bytes, num_requests: int) -> float:
     num_bytes = len(data)
     buffer = connection.get_buffer(-1)
     if num_bytes > len(buffer):
-        ask: Callable[[], None] = lambda: client.send(data)
+
+        def ask() -> None:
+            client.send(data)
+
     else:
 
         def ask() -> None:

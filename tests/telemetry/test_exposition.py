@@ -44,7 +44,11 @@ def test_values_survive_the_format(value):
     assert found == value or (math.isnan(found) and math.isnan(value))
 
 
-@given(st.dictionaries(st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True), st.text(), min_size=1))
+LABEL_NAMES = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True)
+
+
+# Prometheus keeps names that begin with two underscores for itself, and its parser refuses them.
+@given(st.dictionaries(LABEL_NAMES.filter(lambda name: not name.startswith("__")), st.text(), min_size=1))
 def test_labels_survive_the_format(labels):
     page = f"# TYPE x gauge\nx{{{format_labels(labels)}}} 1\n"
 
