@@ -2,8 +2,8 @@
 
     python -m benchmarks.http [--rounds 5] [--rows add,big,cpu,off,start,idle]
 
-Needs the lab (``benchmarks/lab/setup``) and, for the CPU-heavy row, a real model (``make demo`` or
-``python examples/vision/build.py`` builds it). Prints one table per row; `docs/performance.md` holds a run's output.
+Needs the lab (``benchmarks/lab/setup``) and, for the CPU-heavy row, the model that the vision example builds (``make
+demo``). Prints one table per row; `docs/performance.md` holds a run's output.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import onnx_models  # noqa: E402 - the tests' model makers
 
 console = Console()
 MODELS = HERE / "models"
+HEAVY_MODEL = HERE.parent / "examples/vision/models/page_orientation/1/model.onnx"
 
 
 def median_loads(rounds: int, *measures: Callable[[], Load]) -> list[list[Load]]:
@@ -57,11 +58,17 @@ def print_rows(title: str, header: list[str], rows: list[list[str]]) -> None:
     console.print(table)
 
 
+PLUS_ONE_CONFIG = """
+max_batch_size: 0
+input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] } ]
+"""
+
+
 def onnx_repository(root: Path) -> Path:
     """The same arithmetic as Triton's reference models, as ONNX: `add` for add_sub, `plus_one` for plus_one_a."""
-    return onnx_models.make_repository(
-        root, {"add": onnx_models.save_add, "plus_one": onnx_models.save_plus_one}
-    )
+    plus_one = (onnx_models.save_plus_one, PLUS_ONE_CONFIG)
+    return onnx_models.make_repository(root, {"add": onnx_models.save_add, "plus_one": plus_one})
 
 
 def bench_add(ours: Peer, theirs: Peer, rounds: int) -> None:
@@ -370,7 +377,7 @@ def main() -> None:
                     bench_big(ours, theirs, args.rounds)
                 if "json" in rows and (LAB / "fastapi").exists():
                     bench_json(ours, root, args.rounds)
-        if "cpu" in rows and args.heavy_model:
+        if "cpu" in rows:
             bench_cpu(args.heavy_model.resolve(), args.rounds, Path(folder) / "cpu")
         if "off" in rows:
             bench_off(root, args.rounds)

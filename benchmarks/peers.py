@@ -129,7 +129,7 @@ def perf_analyzer(
     """Drive ``model`` of ``peer`` over HTTP for a few windows of ``window_ms`` and return the last stable ones' mean."""
     with tempfile.NamedTemporaryFile(suffix=".csv") as table:
         command = [str(LAB / "perf_analyzer"), "-m", model, "-u", f"127.0.0.1:{peer.port}", "-i", "http"]
-        command += ["--concurrency-range", str(concurrency), "-p", str(window_ms), "-s", "60", "-r", "3"]
+        command += ["--concurrency-range", str(concurrency), "-p", str(window_ms), "-s", "999", "-r", "3"]
         command += ["-f", table.name, *(word for shape in shapes for word in ("--shape", shape))]
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
         if done.returncode != 0:
