@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(HERE.parent / "tests"))
-import onnx_models  # noqa: E402 - the tests' model makers
+import onnx_models
 
 console = Console()
 MODELS = HERE / "models"
@@ -360,7 +360,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", default="add,big,json,cpu,off,start,idle")
     parser.add_argument(
-        "--heavy-model", type=Path, help="an ONNX image classifier with input x [B,3,224,224]"
+        "--heavy-model", type=Path, default=HEAVY_MODEL, help="an image classifier: x FP32[B,3,224,224]"
     )
     args = parser.parse_args()
     rows = args.rows.split(",")
