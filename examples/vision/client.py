@@ -39,6 +39,8 @@ PATTERNS = (
 """Files of this project that are sent in the burst, in this order."""
 BURST_SIZE = 64
 NUM_TRIES = 3
+MAX_LINES = 8
+"""The text reader's max_batch_size."""
 
 console = Console(highlight=False)
 if not console.is_terminal:
@@ -72,17 +74,18 @@ class Server:
         answer, took_ms = self._ask("face_detector", {"input.1": tasks.face_input(picture)}, outputs)
         return tasks.faces(*(answer[name][0] for name in ("537", "538", "539"))), took_ms
 
-    def text(self, picture: Image.Image) -> tuple[list[tuple[tasks.Box, str, float]], float]:
-        """Return the lines of text with their boxes and scores, and the time: find the lines, then read them all."""
-        answer, took_ms = self._ask("text_detector", {"x": tasks.text_input(picture)})
+    def text(self, picture: Image.Image) -> tuple[list[tuple[tasks.Box, str, float]], float, float]:
+        """Find the lines of text, then read them; return boxes, texts and scores, and the time of either step."""
+        answer, detect_ms = self._ask("text_detector", {"x": tasks.text_input(picture)})
         boxes = tasks.text_boxes(answer["sigmoid_0.tmp_0"][0, 0], picture)
         lines: list[tuple[str, float]] = []
-        for start in range(0, len(boxes), 8):  # the reader's max_batch_size
-            batch = tasks.reader_input(picture, boxes[start : start + 8])
-            answer, more_ms = self._ask("text_reader", {"x": batch})
+        read_ms = 0.0
+        for start in range(0, len(boxes), MAX_LINES):
+            batch = tasks.reader_input(picture, boxes[start : start + MAX_LINES])
+            answer, took_ms = self._ask("text_reader", {"x": batch})
             lines += tasks.read_lines(answer["softmax_11.tmp_0"])
-            took_ms += more_ms
-        return [(box, *line) for box, line in zip(boxes, lines, strict=True)], took_ms
+            read_ms += took_ms
+        return [(box, *line) for box, line in zip(boxes, lines, strict=True)], detect_ms, read_ms
 
     def batch_sizes(self, model: str) -> Counter[int]:
         """Return how many batches of each size the model has run."""
@@ -139,34 +142,31 @@ def show_picture(server: Server, path: Path) -> None:
     """Ask all models about one picture and print a table of what they say."""
     content = path.read_bytes()
     picture = Image.open(path).convert("RGB")
-    table = _table(f"{path.name}  {picture.width}×{picture.height}")
+    table = _table(f"{path.name}  {picture.width}×{picture.height}", f"ms: best of {NUM_TRIES} requests")
     table.add_column("model", style="cyan", no_wrap=True)
     table.add_column("answer", ratio=1)
+    table.add_column("where", style="dim", no_wrap=True)
     table.add_column("score", justify="right")
-    table.add_column(f"ms (best of {NUM_TRIES})", justify="right")
+    table.add_column("ms", justify="right")
 
     label, score, took_ms = server.file_type(content)
-    table.add_row("file_type", label, f"{score:.2f}", f"{took_ms:.1f}")
+    table.add_row("file_type", label, "", f"{score:.2f}", f"{took_ms:.1f}")
     label, score, took_ms = server.orientation(picture)
-    table.add_row("page_orientation", label, f"{score:.2f}", f"{took_ms:.1f}")
+    table.add_row("page_orientation", label, "", f"{score:.2f}", f"{took_ms:.1f}")
 
     drawing = ImageDraw.Draw(picture)
     faces, took_ms = server.faces(picture)
-    table.add_row("face_detector", "" if faces else "[dim]no face[/dim]", "", f"{took_ms:.1f}")
+    table.add_row("face_detector", _count(len(faces), "face"), "", "", f"{took_ms:.1f}")
     for box in faces:
-        table.add_row("", f"face at {_corners(box)}", f"{box.score:.2f}", "")
+        table.add_row("", "", _corners(box), f"{box.score:.2f}", "")
         _outline(drawing, box, "red")
-    lines, took_ms = server.text(Image.open(path).convert("RGB"))
-    table.add_row(
-        "text_detector + text_reader",
-        f"{len(lines)} line(s)" if lines else "[dim]no text[/dim]",
-        "",
-        f"{took_ms:.1f}",
-    )
-    for box, text, score in lines[:8]:
-        table.add_row("", f"[bold]{text}[/bold]  [dim]{_corners(box)}[/dim]", f"{score:.2f}", "")
+    lines, detect_ms, read_ms = server.text(Image.open(path).convert("RGB"))
+    table.add_row("text_detector", _count(len(lines), "line"), "", "", f"{detect_ms:.1f}")
+    for number, (box, text, score) in enumerate(lines[:8]):
+        first = ("text_reader", f"{read_ms:.1f}") if number == 0 else ("", "")
+        table.add_row(first[0], f"[bold]{text}[/bold]", _corners(box), f"{score:.2f}", first[1])
     if len(lines) > 8:
-        table.add_row("", f"[dim]… and {len(lines) - 8} more[/dim]", "", "")
+        table.add_row("", f"[dim]… and {len(lines) - 8} more[/dim]")
     for box, *_ in lines:
         _outline(drawing, box, "blue")
     console.print(table)
@@ -186,8 +186,7 @@ def show_burst(server: Server, metrics_url: str) -> None:
     sizes = server.batch_sizes(model) - sizes_before
     reasons = close_reasons(metrics_url, model) - reasons_before
 
-    table = _table(
-        f"dynamic batching: {len(contents)} requests at once to {model}, one file of this project each"
+    table = _table(f"{len(contents)} requests at once to {model}, one file each: dynamic batching")} requests at once to {model}, one file of this project each"
     )
     table.add_column("files per batch", justify="right")
     table.add_column("batches", justify="right")
@@ -219,14 +218,25 @@ def main(arguments: Iterable[str] | None = None) -> None:
         show_burst(server, options.metrics)
 
 
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", width=min(console.width, 100))
+def _table(title: str, caption: str = "") -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption=caption or None,
+        caption_justify="right",
+        width=min(console.width, 100),
+    )
 
 
 def _input(name: str, array: np.ndarray) -> triton.InferInput:
     model_input = triton.InferInput(name, list(array.shape), {"f": "FP32", "i": "INT32"}[array.dtype.kind])
     model_input.set_data_from_numpy(np.ascontiguousarray(array))
     return model_input
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'s' * (number != 1)}"
 
 
 def _corners(box: tasks.Box) -> str:
