@@ -186,8 +186,7 @@ def show_burst(server: Server, metrics_url: str) -> None:
     sizes = server.batch_sizes(model) - sizes_before
     reasons = close_reasons(metrics_url, model) - reasons_before
 
-    table = _table(f"{len(contents)} requests at once to {model}, one file each: dynamic batching")} requests at once to {model}, one file of this project each"
-    )
+    table = _table(f"{len(contents)} requests at once to {model}, one file each: dynamic batching")
     table.add_column("files per batch", justify="right")
     table.add_column("batches", justify="right")
     table.add_column("", ratio=1, style="cyan")
