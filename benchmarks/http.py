@@ -2,8 +2,7 @@
 
     python -m benchmarks.http [--rounds 5] [--rows add,big,cpu,off,start,idle]
 
-Needs the lab (``benchmarks/lab/setup``) and, for the CPU-heavy row, the model that the vision example builds (``make
-demo``). Prints one table per row; `docs/performance.md` holds a run's output.
+Needs the lab (``benchmarks/lab/setup``). Prints one table per row; `docs/performance.md` holds a run's output.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from benchmarks.mobilenet import save_mobilenet
 from benchmarks.peers import HERE, LAB, Load, Peer, bireme, free_ports, perf_analyzer, program, triton
 from rich.console import Console
 from rich.table import Table
@@ -31,7 +31,6 @@ import onnx_models
 
 console = Console()
 MODELS = HERE / "models"
-HEAVY_MODEL = HERE.parent / "examples/vision/models/page_orientation/1/model.onnx"
 
 
 def median_loads(rounds: int, *measures: Callable[[], Load]) -> list[list[Load]]:
@@ -138,7 +137,7 @@ def bench_big(ours: Peer, theirs: Peer, rounds: int) -> None:
 
 
 CPU_CONFIG = """
-max_batch_size: 8
+max_batch_size: 4
 dynamic_batching { }
 """
 
@@ -166,12 +165,10 @@ print(sum(counts) / (time.monotonic() - start))
     return float(done.stdout)
 
 
-def bench_cpu(model: Path, rounds: int, root: Path) -> None:
-    """A MobileNet-size classifier (PP-LCNet, 224×224), dynamic batching on, 16 clients, against the bare loop."""
-    folder = root / "heavy" / "1"
-    folder.mkdir(parents=True)
-    (folder / "model.onnx").symlink_to(model)
-    (folder.parent / "config.pbtxt").write_text(CPU_CONFIG)
+def bench_cpu(rounds: int, root: Path) -> None:
+    """MobileNetV2 at 224×224, dynamic batching on, 16 clients, against the bare loop."""
+    model = save_mobilenet(root / "mobilenet" / "1" / "model.onnx")
+    (root / "mobilenet" / "config.pbtxt").write_text(CPU_CONFIG)
     served: list[float] = []
     default: list[float] = []
     parallel: list[float] = []
@@ -179,7 +176,7 @@ def bench_cpu(model: Path, rounds: int, root: Path) -> None:
         shapes = ["x:3,224,224"]
         for _ in range(rounds):
             served.append(
-                perf_analyzer(ours, "heavy", concurrency=16, shapes=shapes, window_ms=3000).infer_per_s
+                perf_analyzer(ours, "mobilenet", concurrency=16, shapes=shapes, window_ms=3000).infer_per_s
             )
             default.append(bare_loop(model, 4, threads=1, intra=0))
             parallel.append(bare_loop(model, 4, threads=2, intra=1))
@@ -200,7 +197,7 @@ def bench_cpu(model: Path, rounds: int, root: Path) -> None:
             ]
         )
     print_rows(
-        "PP-LCNet 224×224, dynamic batching, 16 clients: images/s",
+        "MobileNetV2 224×224, dynamic batching, 16 clients: images/s",
         ["against", "Bireme", "loop", "ratio", "range", "goal"],
         rows,
     )
@@ -359,9 +356,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", default="add,big,json,cpu,off,start,idle")
-    parser.add_argument(
-        "--heavy-model", type=Path, default=HEAVY_MODEL, help="an image classifier: x FP32[B,3,224,224]"
-    )
     args = parser.parse_args()
     rows = args.rows.split(",")
     console.print(
@@ -378,7 +372,7 @@ def main() -> None:
                 if "json" in rows and (LAB / "fastapi").exists():
                     bench_json(ours, root, args.rounds)
         if "cpu" in rows:
-            bench_cpu(args.heavy_model.resolve(), args.rounds, Path(folder) / "cpu")
+            bench_cpu(args.rounds, Path(folder) / "cpu")
         if "off" in rows:
             bench_off(root, args.rounds)
         if "start" in rows:
