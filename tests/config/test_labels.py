@@ -72,7 +72,9 @@ def test_missing_directory(tmp_path):
         read_labels(tmp_path / "gone", "labels.txt")
 
 
-@pytest.mark.parametrize(("filename", "reason"), [("latin.txt", "can't decode byte"), ("a\0b", "null (byte|character)")])
+@pytest.mark.parametrize(
+    ("filename", "reason"), [("latin.txt", "can't decode byte"), ("a\0b", "null (byte|character)")]
+)
 def test_unreadable_content_or_name(tmp_path, filename, reason):
     (tmp_path / "latin.txt").write_bytes(b"t\xeate")
 
