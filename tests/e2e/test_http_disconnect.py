@@ -151,7 +151,7 @@ def test_health_answers_while_large_json_is_on_its_way(server):
                 continue
         client.settimeout(30)
         head, _, body = received.partition(b"\r\n\r\n")
-        size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        size = int(head.lower().split(b"\r\ncontent-length: ")[1].split(b"\r\n")[0])
         while len(body) < size:
             body += client.recv(1 << 20)
     assert probes > 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 
@@ -410,6 +411,18 @@ def test_draining_says_close_on_the_last_answer_only():
 
     assert [reply.headers.get("connection") for reply in client.replies] == [None, "close"]
     assert client.transport.is_closed
+
+
+def test_answered_requests_leave_no_garbage():
+    client = Client(echo)
+    client.send((GET + POST) * 2)
+    gc.collect()
+    gc.disable()
+    try:
+        client.send((GET + POST) * 10)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 # Timeouts, counted in sweeps of one second

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import zlib
@@ -273,6 +274,20 @@ def test_requests_of_a_client_that_left_are_cancelled(scene):
     assert scene.client.transport.written == b""
 
 
+def test_answered_inferences_leave_no_garbage(scene):
+    data = post_infer({"inputs": [binary_input()]} | BINARY_OUT, VALUES.tobytes())
+    scene.ask(data)
+    scene.server.submitted.clear()
+    gc.collect()
+    gc.disable()
+    try:
+        scene.client.send(data * 10)
+        scene.server.submitted.clear()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 # Header forwarding
 
 
@@ -289,6 +304,11 @@ def test_without_a_pattern_no_header_is_forwarded(scene):
     scene.ask(post_infer({"inputs": [an_input()]}, X_Team="blue"))
 
     assert scene.server.submitted[0].parameters is None
+
+
+def test_a_pattern_that_is_none_is_an_error():
+    with pytest.raises(InvalidArgument, match="header_forward_pattern"):
+        Scene(header_forward_pattern="(")
 
 
 @pytest.mark.parametrize("name", ["priority", "Timeout", "triton_trace"])

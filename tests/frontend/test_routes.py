@@ -8,6 +8,7 @@ import pytest
 
 from bireme.frontend.http import Restriction
 from bireme.frontend.http.routes import find
+from bireme.types import InvalidArgument
 from http_fakes import Scene, request
 
 
@@ -175,6 +176,21 @@ def test_restricted_apis_need_their_header(restricted, method, path, headers, st
     assert reply.status == status
     if status == 403:
         assert json.loads(reply.body)["error"].startswith("This API is restricted, expecting header '")
+
+
+@pytest.mark.parametrize(
+    ("groups", "text"),
+    [
+        (
+            [(("inference", "infer"), "k", "v")],
+            "unknown restricted api 'infer', expected one of health, inference",
+        ),
+        ([(("health",), "k", "v"), (("trace", "health"), "k", "v")], "'health' belongs to several groups"),
+    ],
+)
+def test_restrictions_that_make_no_sense_are_errors(groups, text):
+    with pytest.raises(InvalidArgument, match=text):
+        Scene(restricted_apis=tuple(groups))
 
 
 # Cross-origin requests

@@ -26,6 +26,9 @@ from bireme.wire.http.rewrite import rewrite_as_binary
 MAX_MESSAGE: Final = 64 << 10
 """Bytes of a message; longer texts are cut."""
 
+_NICENESS = 5
+"""On busy cores the server's loop comes first: it has others to answer."""
+
 
 def serve(channel: socket.socket) -> None:
     """Answer jobs until the other side is gone."""
@@ -67,6 +70,7 @@ def _error(code: str, message: str) -> bytes:
 
 def main() -> None:
     """Serve on the socket whose descriptor is the first argument."""
+    os.nice(_NICENESS)
     # Ctrl-C and a stopping supervisor signal the whole group; the server decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -12,7 +12,7 @@ from bireme.engine.server import Server
 from bireme.frontend.http.exchange import Exchange
 from bireme.frontend.http.options import HttpOptions
 from bireme.ipc.json_offload import JsonOffload
-from bireme.types import BiremeError
+from bireme.types import BiremeError, InvalidArgument
 from bireme.wire.http import Limits
 
 T = TypeVar("T")
@@ -26,23 +26,25 @@ class Api:
     __slots__ = ("_pool", "_tasks", "header_pattern", "limits", "offload", "options", "server")
 
     def __init__(self, server: Server, options: HttpOptions) -> None:
+        """Prepare.
+
+        Raises:
+            InvalidArgument: the header pattern is no regular expression.
+        """
         self.server = server
         self.options = options
         self.limits = Limits(max_input_size=options.max_input_size)
-        self.header_pattern = (
-            re.compile(options.header_forward_pattern, re.IGNORECASE)
-            if options.header_forward_pattern
-            else None
-        )
+        self.header_pattern = _compile(options.header_forward_pattern)
         self.offload = JsonOffload(self.limits)
         self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="bireme-http")
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def spawn(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work``, which answers ``exchange``; its errors become the answer."""
         task = asyncio.get_running_loop().create_task(_answering(exchange, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def in_thread(self, work: Callable[..., T], *args: Any) -> T:
         """Run ``work``, which lets go of the GIL, beside the loop."""
@@ -56,6 +58,18 @@ class Api:
             await asyncio.wait(self._tasks)
         await self.offload.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _compile(pattern: str) -> re.Pattern[str] | None:
+    """Return the pattern of forwarded headers; None when there is none."""
+    if not pattern:
+        return None
+    try:
+        return re.compile(pattern, re.IGNORECASE)
+    except re.error as error:
+        raise InvalidArgument(
+            f"header_forward_pattern {pattern!r} is no regular expression: {error}"
+        ) from None
 
 
 async def _answering(exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:

@@ -151,6 +151,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         exchange.status = CLIENT_LEFT
         if self._log_access is not None:
             self._log_access(exchange, 0)
+        if exchange.work is not None:
+            exchange.work.cancel()
         request, exchange.request = exchange.request, None
         if request is not None:
             self._listener.cancel(request)
@@ -210,18 +212,13 @@ class HttpConnection(asyncio.BufferedProtocol):
             return None
         try:
             self._check_head_size(len(data))
-            head = parse_head(stripped)
-            self._route(head)
+            head = parse_head(stripped, self._listener.limits.max_url_size)
         except RefusedRequest as refusal:
             self.refuse(refusal)
             return None
+        head.route = self._listener.resolve(head)
         self._listener.heads.put(data, head)
         return head
-
-    def _route(self, head: RequestHead) -> None:
-        if len(head.path) > self._listener.limits.max_url_size:
-            raise RefusedRequest(414, f"URL longer than {self._listener.limits.max_url_size} bytes")
-        head.route = self._listener.resolve(head)
 
     def _check_head_size(self, size: int) -> None:
         limit = self._listener.limits.max_header_size
@@ -233,7 +230,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             position += 1
         if position < size:
             self._phase = _Phase.PARTIAL_HEAD
-            self._parser = HeadParser()
+            self._parser = HeadParser(self._listener.limits.max_url_size)
             self._head_size = 0
             self._head_tail = b""
             self._extend_head(self._scratch_view[position:size])
@@ -252,10 +249,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         assert parser is not None
         try:
             head = parser.finish()
-            self._route(head)
         except RefusedRequest as refusal:
             self.refuse(refusal)
             return
+        head.route = self._listener.resolve(head)
         self._phase = _HEAD
         self._take_requests(self._take_body(head, end, size), size)
 
@@ -267,8 +264,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._head_tail = (self._head_tail + piece[-3:])[-3:]
             self._check_head_size(self._head_size)
             self._parser.feed(piece)
-            if len(self._parser.url) > self._listener.limits.max_url_size:
-                raise RefusedRequest(414, f"URL longer than {self._listener.limits.max_url_size} bytes")
         except RefusedRequest as refusal:
             self.refuse(refusal)
             return False
@@ -439,6 +434,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _end(self) -> None:
         """End the connection after what was written. A client that may still be sending sees an end, not a reset."""
         self._phase = _Phase.REFUSED
+        if self._transport.is_closing():
+            return
         if self._lingers and self._transport.can_write_eof():
             self._transport.write_eof()
         else:

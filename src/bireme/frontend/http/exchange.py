@@ -6,6 +6,7 @@ A handler gets an exchange whose body is complete and answers it exactly once, a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -94,6 +95,7 @@ class Exchange:
         "size",
         "start_ns",
         "status",
+        "work",
     )
 
     def __init__(self, connection: HttpConnection, head: RequestHead, body: Buffer) -> None:
@@ -105,6 +107,8 @@ class Exchange:
         """The inference that this exchange waits for; cancelled when the client leaves."""
         self.model: Model
         """The model that the request went to."""
+        self.work: asyncio.Task[None] | None = None
+        """What is being done for this exchange alone; given up when the client leaves."""
         self.is_answered = False
         self.status = 200
         self.error = ""

@@ -18,13 +18,15 @@ class HttpFrontend:
         """Prepare; nothing is bound before `start`.
 
         Raises:
-            InvalidArgument: the access log cannot be opened.
+            InvalidArgument: an option is wrong, or the access log cannot be opened.
         """
         self.options = options or HttpOptions()
-        self.access_log = open_access_log(self.options.access_log, json=self.options.access_log_json)
         self._api = Api(server, self.options)
+        router = Router(self._api)
+        self.access_log = open_access_log(self.options.access_log, json=self.options.access_log_json)
+        """None: there is none."""
         self._listener = Listener(
-            Router(self._api).resolve,
+            router.resolve,
             self.options,
             cancel=server.cancel,
             log_access=access_recorder(self.access_log),

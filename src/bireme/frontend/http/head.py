@@ -83,18 +83,18 @@ class RequestHead:
 class HeadParser:
     """Parses one head; it may be fed in pieces that end nowhere in particular, and fails at the first bad byte."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_url_size: int = 8 << 10) -> None:
         self._parser: HttpRequestParser | None = HttpRequestParser(self)
         self._head: RequestHead | None = None
-        self._keep_alive = True
         self._headers: list[tuple[bytes, bytes]] = []
-        self.url = b""
+        self._max_url_size = max_url_size
+        self._url = b""
 
     def feed(self, data: bytes | memoryview) -> None:
         """Parse further bytes, none of them beyond the empty line that ends the head.
 
         Raises:
-            RefusedRequest: this is not HTTP/1.x, or not as we take it.
+            RefusedRequest: this is not HTTP/1.x, or not as we take it, or the URL is too long.
         """
         assert self._parser is not None
         try:
@@ -122,7 +122,9 @@ class HeadParser:
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the request target."""
-        self.url += url
+        self._url += url
+        if len(self._url) > self._max_url_size:
+            raise RefusedRequest(414, f"URL of more than {self._max_url_size} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
@@ -135,7 +137,7 @@ class HeadParser:
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise RefusedRequest(505, f"HTTP version {version} is not supported, expecting 1.1 or 1.0")
-        head = RequestHead(parser.get_method(), self.url, version, self._headers)
+        head = RequestHead(parser.get_method(), self._url, version, self._headers)
         # Only here: llhttp forgets the connection options with the end of the message.
         head.keep_alive = parser.should_keep_alive()
         if head.is_chunked:
@@ -173,13 +175,13 @@ class HeadCache:
         return len(self._heads)
 
 
-def parse_head(data: bytes) -> RequestHead:
+def parse_head(data: bytes, max_url_size: int = 8 << 10) -> RequestHead:
     """Parse a whole head, the empty line included.
 
     Raises:
         RefusedRequest: as `HeadParser`.
     """
-    parser = HeadParser()
+    parser = HeadParser(max_url_size)
     parser.feed(data)
     return parser.finish()
 

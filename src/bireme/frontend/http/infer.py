@@ -135,7 +135,7 @@ class InferRoute(Route):
         if self._is_usual:
             self._submit(exchange, exchange.body, self._json_length)
         else:
-            self._api.spawn(exchange, self._prepare(exchange))
+            exchange.work = self._api.spawn(exchange, self._prepare(exchange))
 
     def _submit(self, exchange: Exchange, body: Buffer, json_length: int | None) -> None:
         api = self._api
@@ -185,8 +185,7 @@ class InferRoute(Route):
         if self._is_offloaded(len(body) if json_length is None else json_length):
             body, json_length = await self._api.offload.rewrite(body, json_length, self._model_name)
         exchange.body = body
-        if not exchange.is_answered:  # the client is still there
-            self._submit(exchange, body, json_length)
+        self._submit(exchange, body, json_length)
 
     async def _inflate(self, body: Buffer) -> bytes:
         limit = self._api.options.max_input_size
@@ -213,7 +212,7 @@ class InferRoute(Route):
             if body.is_complete and self._accepted is None:
                 _send(exchange, body.json_length, body.pieces, body.nbytes)
             else:
-                self._api.spawn(exchange, self._finish(exchange, body))
+                exchange.work = self._api.spawn(exchange, self._finish(exchange, body))
         except BiremeError as error:
             exchange.fail(error)
         except Exception as error:  # noqa: BLE001 (the engine must not be told of it: the client is)
@@ -221,10 +220,8 @@ class InferRoute(Route):
 
     async def _finish(self, exchange: Exchange, body: EncodedBody) -> None:
         """Complete a response that takes its time: step by step, with the loop's other work in between."""
-        while not body.advance():
+        while not body.advance():  # noqa: ASYNC110 (the work itself is what is waited for)
             await asyncio.sleep(0)
-            if exchange.is_answered:
-                return
         if self._accepted is None:
             _send(exchange, body.json_length, body.pieces, body.nbytes)
             return
@@ -232,8 +229,7 @@ class InferRoute(Route):
             pieces = compress(body.pieces, self._accepted)
         else:
             pieces = await self._api.in_thread(compress, body.pieces, self._accepted)
-        if not exchange.is_answered:
-            _send(exchange, body.json_length, pieces, sum(map(len, pieces)), self._accepted)
+        _send(exchange, body.json_length, pieces, sum(map(len, pieces)), self._accepted)
 
 
 def _send(

@@ -54,6 +54,7 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
+        self._is_stopping = False
 
     @property
     def port(self) -> int:
@@ -69,6 +70,7 @@ class Listener:
             Unavailable: the address cannot be bound; names it and the system's reason.
         """
         options = self.options
+        self._is_stopping = False
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 lambda: HttpConnection(self),
@@ -84,6 +86,7 @@ class Listener:
 
     async def stop(self, grace_s: float) -> None:
         """Accept nothing more, close idle connections, let the others finish for ``grace_s``, then cut them."""
+        self._is_stopping = True
         if self._server is not None:
             self._server.close()
         for connection in tuple(self.connections):
@@ -110,7 +113,9 @@ class Listener:
     def add(self, connection: HttpConnection) -> None:
         """Watch over ``connection``."""
         self.connections.add(connection)
-        if self._sweep_timer is None:
+        if self._is_stopping:  # it had been accepted before the socket was closed
+            connection.drain()
+        elif self._sweep_timer is None:
             self._start_sweeping()
 
     def remove(self, connection: HttpConnection) -> None:

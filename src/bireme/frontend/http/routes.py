@@ -10,7 +10,7 @@ Source: Triton ``http_server.cc`` (``HTTPAPIServer::Handle``, ``RespondIfRestric
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from bireme.frontend.http import control, observe, unsupported
@@ -22,6 +22,7 @@ from bireme.frontend.http.head import RequestHead
 from bireme.frontend.http.infer import InferRoute
 from bireme.frontend.http.options import Restriction
 from bireme.frontend.http.target import Target, text_of
+from bireme.types import InvalidArgument
 from bireme.wire.http import error_body
 
 Answer = Callable[[Call], None]
@@ -75,6 +76,13 @@ OF_SHARED_MEMORY: Final[Mapping[bytes, Endpoint]] = {
 }
 """What follows ``/v2/systemsharedmemory[/region/{N}]`` and its CUDA sister."""
 
+CATEGORIES: Final = frozenset(
+    endpoint.category
+    for table in (FIXED, OF_MODEL, OF_REPOSITORY, OF_SHARED_MEMORY)
+    for endpoint in table.values()
+)
+"""The groups of routes that may be restricted."""
+
 
 def find(path: bytes) -> tuple[Endpoint, Target] | None:
     """Return the endpoint that serves ``path`` and what the path names; None when there is none."""
@@ -121,13 +129,14 @@ class Router:
     """Makes the route of a request head."""
 
     def __init__(self, api: Api) -> None:
+        """Prepare.
+
+        Raises:
+            InvalidArgument: the restricted APIs contradict themselves or the routes.
+        """
         self._api = api
         self._cors = CorsPolicy(api.options.cors_origins)
-        self._restrictions = {
-            category: restriction
-            for restriction in (Restriction(*each) for each in api.options.restricted_apis)
-            for category in restriction.categories
-        }
+        self._restrictions = _by_category(api.options.restricted_apis)
 
     def resolve(self, head: RequestHead) -> Route:
         """Return what answers requests with this head."""
@@ -151,6 +160,24 @@ class Router:
 
     def _refusal(self, status: int, message: str, headers: bytes = b"") -> Route:
         return FixedRoute(self._api.options.max_input_size, status, error_body(message), JSON + headers)
+
+
+def _by_category(groups: Iterable[tuple[tuple[str, ...], str, str]]) -> dict[str, Restriction]:
+    """Return the restriction of every category that has one.
+
+    Raises:
+        InvalidArgument: a category is unknown, or is restricted twice.
+    """
+    restrictions: dict[str, Restriction] = {}
+    for restriction in (Restriction(*group) for group in groups):
+        for category in restriction.categories:
+            if category not in CATEGORIES:
+                known = ", ".join(sorted(CATEGORIES))
+                raise InvalidArgument(f"unknown restricted api '{category}', expected one of {known}")
+            if category in restrictions:
+                raise InvalidArgument(f"restricted api '{category}' belongs to several groups, expected one")
+            restrictions[category] = restriction
+    return restrictions
 
 
 class FixedRoute(Route):
