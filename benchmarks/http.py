@@ -1,6 +1,6 @@
 """Bireme's HTTP front end against the real Triton and against the bare loop, in one interleaved run.
 
-    python -m benchmarks.http [--rounds 5] [--rows add,big,cpu,off,start,idle]
+    python -m benchmarks.http [--rounds 5] [--rows add,big,json,cpu,off,load,start,idle]
 
 Needs the lab (``benchmarks/lab/setup``). Prints one table per row; `docs/performance.md` holds a run's output.
 """
@@ -10,17 +10,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
 from benchmarks.mobilenet import save_mobilenet
 from benchmarks.peers import HERE, LAB, Load, Peer, bireme, free_ports, perf_analyzer, program, triton
 from rich.console import Console
@@ -248,6 +251,90 @@ def bench_start(rounds: int) -> None:
     print_rows("Start to ready", ["", "median", "worst", "goal"], rows)
 
 
+def save_large(path: Path, megabytes: int = 500) -> Path:
+    """Write a model of ``megabytes`` of weights: Y = X times square matrices of 25 MB each."""
+    size = 2560
+    names = ["X", *(f"hidden_{layer}" for layer in range(megabytes // 25 - 1)), "Y"]
+    random = np.random.default_rng(0)
+    weights = [
+        onnx.numpy_helper.from_array(random.standard_normal((size, size), np.float32), f"weight_{layer}")
+        for layer in range(len(names) - 1)
+    ]
+    nodes = [
+        onnx.helper.make_node("MatMul", [names[layer], weight.name], [names[layer + 1]])
+        for layer, weight in enumerate(weights)
+    ]
+    tensors = [onnx_models.tensor_info(name, "FP32", (size,), batch=True) for name in ("X", "Y")]
+    return onnx_models.save_graph(path, nodes, tensors[:1], tensors[1:], weights)
+
+
+def latencies_us(port: int, message: bytes, until: Callable[[], bool]) -> list[float]:
+    """Send ``message`` again and again over one socket until ``until()``; return each answer's latency."""
+    found = []
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while not until():
+            start_ns = time.perf_counter_ns()
+            sock.sendall(message)
+            if not sock.recv(65536).startswith(b"HTTP/1.1 200"):
+                sys.exit("a request failed while another model was loading")
+            found.append((time.perf_counter_ns() - start_ns) / 1e3)
+            time.sleep(0.0005)
+    return found
+
+
+def bench_load(root: Path, rounds: int) -> None:
+    """Latency of a small model while a 500 MB one loads, against the time before."""
+    onnx_models.make_repository(root, {"add": onnx_models.save_add, "large": save_large})
+    values = np.arange(16, dtype=np.float32).tolist()
+    tensors = [
+        {"name": name, "datatype": "FP32", "shape": [16], "data": values} for name in ("INPUT0", "INPUT1")
+    ]
+    message = http_message("/v2/models/add/infer", json.dumps({"inputs": tensors}).encode())
+    phases: dict[str, list[float]] = {"nothing loads": [], "500 MB load": []}
+    seconds = []
+    with bireme(root, "--model-control-mode=explicit", "--load-model=add") as peer:
+        for _ in range(rounds):
+            end_s = time.monotonic() + 3
+            phases["nothing loads"] += latencies_us(
+                peer.port, message, lambda end_s=end_s: time.monotonic() > end_s
+            )
+            load = threading.Thread(target=post, args=(peer.port, "/v2/repository/models/large/load"))
+            start_s = time.monotonic()
+            load.start()
+            phases["500 MB load"] += latencies_us(peer.port, message, lambda load=load: not load.is_alive())
+            seconds.append(time.monotonic() - start_s)
+            post(peer.port, "/v2/repository/models/large/unload")
+            time.sleep(1)
+    rows = [
+        [
+            name,
+            *(f"{np.percentile(found, share):,.0f}" for share in (50, 90, 99)),
+            f"{max(found):,.0f}",
+            str(len(found)),
+        ]
+        for name, found in phases.items()
+    ]
+    print_rows(
+        f"FP32[16] add as JSON, 1 client, µs, while another model loads ({statistics.median(seconds):.1f} s a load)",
+        ["while", "p50", "p90", "p99", "max", "requests"],
+        rows,
+    )
+
+
+def post(port: int, path: str) -> None:
+    """Post nothing to ``path``."""
+    url = f"http://127.0.0.1:{port}{path}"
+    with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=120):
+        pass
+
+
+def http_message(path: str, body: bytes) -> bytes:
+    """Return a whole HTTP request with a JSON body."""
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
 def bench_idle(root: Path, seconds: float = 20) -> None:
     """CPU used by a server that nobody calls, 20 models loaded."""
     repository = onnx_models.make_repository(
@@ -288,10 +375,7 @@ uvicorn.run(app, host="127.0.0.1", port={port}, log_level="warning", loop="uvloo
 
 def json_client(port: int, path: str, body: bytes, seconds: float, num_clients: int) -> tuple[float, float]:
     """Post ``body`` over ``num_clients`` keep-alive sockets; return requests per second and mean microseconds."""
-    import socket
-
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    message = head.encode() + body
+    message = http_message(path, body)
     counts = [0] * num_clients
     end_s = time.monotonic() + seconds
 
@@ -355,7 +439,7 @@ def bench_json(ours: Peer, root: Path, rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", default="add,big,json,cpu,off,start,idle")
+    parser.add_argument("--rows", default="add,big,json,cpu,off,load,start,idle")
     args = parser.parse_args()
     rows = args.rows.split(",")
     console.print(
@@ -375,6 +459,8 @@ def main() -> None:
             bench_cpu(args.rounds, Path(folder) / "cpu")
         if "off" in rows:
             bench_off(root, args.rounds)
+        if "load" in rows:
+            bench_load(Path(folder) / "load", args.rounds)
         if "start" in rows:
             bench_start(args.rounds)
         if "idle" in rows:
