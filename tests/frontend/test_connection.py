@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import re
@@ -13,7 +14,7 @@ from hypothesis import given, strategies as st
 from bireme.frontend.http.connection import CLIENT_LEFT, JOIN_LIMIT
 from bireme.frontend.http.head import RequestHead
 from bireme.types import InferenceRequest, InvalidArgument
-from http_fakes import Client, EchoRoute, HoldRoute, echo, parse_replies, request
+from http_fakes import Client, EchoRoute, HoldRoute, echo, parse_replies, request, until
 
 GET = request("/v2/health/live")
 POST = request("/v2/models/m/infer", b"0123456789")
@@ -156,13 +157,64 @@ def test_reading_stops_while_too_many_requests_wait():
     client, held = held_client(max_pipelined=3)
     client.send(GET * 2)
     assert not client.transport.is_reading_paused
-    client.send(GET * 2)
+    client.send(GET)
     assert client.transport.is_reading_paused
     held[0].reply(200)
-    assert client.transport.is_reading_paused
-    held[1].reply(200)
 
     assert not client.transport.is_reading_paused
+
+
+def test_pipelined_requests_beyond_the_limit_wait_for_their_turn():
+    async def scenario():
+        client, held = held_client(max_pipelined=3)
+        client.send(GET * 7 + CHUNKED)
+        for num_answered in range(8):
+            await until(lambda n=num_answered: len(held) >= min(n + 3, 8))
+            assert len(held) == min(num_answered + 3, 8)
+            assert client.transport.is_reading_paused == (num_answered + 3 <= 8)
+            held[num_answered].reply(200, b"%d" % num_answered)
+        return client
+
+    client = asyncio.run(scenario())
+
+    assert [reply.body for reply in client.replies] == [b"%d" % index for index in range(8)]
+    assert not client.transport.is_reading_paused
+
+
+def test_pipelined_requests_are_held_while_the_client_does_not_read():
+    async def scenario():
+        client = Client(lambda head: EchoRoute(1 << 20))
+        write, client.transport.write = client.transport.write, lambda data: (write(data), pause())
+        pause = client.connection.pause_writing
+        client.send(GET * 3)
+        assert len(client.replies) < 3
+        client.transport.write = write
+        client.connection.resume_writing()
+        return client
+
+    assert len(asyncio.run(scenario()).replies) == 3
+
+
+def test_many_pipelined_requests_let_the_loop_turn(monkeypatch):
+    monkeypatch.setattr("bireme.frontend.http.connection._TURN_NS", 0)
+
+    async def scenario():
+        client = Client(echo)
+        client.send(GET * 50)
+        first = len(client.replies)
+        await until(lambda: len(client.replies) == 50)
+        return first
+
+    assert asyncio.run(scenario()) < 5
+
+
+def test_a_thousand_chunked_requests_in_one_read_need_no_recursion():
+    async def scenario():
+        client = Client(echo)
+        client.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" * 1100)
+        await until(lambda: client.transport.written.count(b"200 OK") == 1100)
+
+    asyncio.run(scenario())
 
 
 def test_an_exchange_is_answered_only_once():

@@ -68,27 +68,44 @@ class ChunkedBody:
                 if not self._rest:
                     self._expect = _Expect.DATA_END
             else:
-                position += self._take_line(data[position:])
+                position += self._take_lines(data[position:].tobytes())
         return position
 
-    def _take_line(self, data: memoryview) -> int:
-        """Take bytes up to and including the line's end; act on the line once it is whole."""
-        # A line's bytes are few: a copy of at most this much finds its end.
-        piece = data[:_MAX_SIZE_LINE].tobytes()
-        end = piece.find(b"\n")
-        taken = end + 1 if end >= 0 else len(piece)
-        self._line += piece[:taken]
-        if len(self._line) > _MAX_SIZE_LINE:
-            raise RefusedRequest(400, f"malformed chunked body: a line of more than {_MAX_SIZE_LINE} bytes")
-        if end >= 0:
-            if not self._line.endswith(b"\r\n"):
+    def _take_lines(self, data: bytes) -> int:
+        """Take the lines at the start of ``data``, and the chunks between them; return how many bytes that were.
+
+        Stops where the body ends, and where a chunk begins that is not all here: that one is taken without a copy.
+        """
+        position = 0
+        size = len(data)
+        while position < size and not self.is_complete:
+            if self._expect is _Expect.DATA:
+                stop = position + self._rest
+                if stop > size:
+                    break
+                self.body += data[position:stop]
+                position = stop
+                self._expect = _Expect.DATA_END
+            end = data.find(b"\n", position, position + _MAX_SIZE_LINE) + 1
+            stop = end or min(size, position + _MAX_SIZE_LINE)
+            self._line += data[position:stop]
+            position = stop
+            if len(self._line) > _MAX_SIZE_LINE:
                 raise RefusedRequest(
-                    400, "malformed chunked body: a line that ends in a bare LF, expecting CR LF"
+                    400, f"malformed chunked body: a line of more than {_MAX_SIZE_LINE} bytes"
                 )
-            line = bytes(self._line[:-2])
-            self._line.clear()
-            self._act_on(line)
-        return taken
+            if end:
+                self._end_line()
+        return position
+
+    def _end_line(self) -> None:
+        if not self._line.endswith(b"\r\n"):
+            raise RefusedRequest(
+                400, "malformed chunked body: a line that ends in a bare LF, expecting CR LF"
+            )
+        line = bytes(self._line[:-2])
+        self._line.clear()
+        self._act_on(line)
 
     def _act_on(self, line: bytes) -> None:
         if self._expect is _Expect.SIZE:

@@ -11,6 +11,8 @@ through llhttp.
 
 Reading goes on while requests are in flight: an end of stream means that the client has left, and cancels them. It
 stops only while more than `ConnectionLimits.max_pipelined` requests wait, or while the client does not read its answers.
+The same holds for requests that came in one piece, of which there may be thousands: those behind the limit are held as
+bytes. They are also held when the ones before them took `_TURN_NS` of the loop, which then turns to others first.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ CLIENT_LEFT: Final = 499
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
+_TURN_NS = 5_000_000
+"""How long one connection's pipelined requests may keep the loop from the others."""
+
 
 class _Phase(Enum):
     """What the next byte belongs to."""
@@ -63,6 +68,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_find_head",
         "_head_size",
         "_head_tail",
+        "_held",
         "_is_reading_paused",
         "_is_writing_paused",
         "_lingers",
@@ -107,6 +113,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """The last bytes of a partial head, in which the empty line may have begun."""
         self._receiving: Exchange | None = None
         self._chunks: ChunkedBody | None = None
+        self._held = b""
+        """Received, but not looked at yet: requests whose turn has not come. Reading is paused while there are any."""
         self._is_reading_paused = False
         self.num_requests = 0
 
@@ -141,6 +149,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         queue, self._queue = self._queue, deque()
         self._receiving = self._chunks = self._parser = None
         self._target = self._scratch_view
+        self._held = b""
         self._listener.remove(self)
         for exchange in queue:
             if not exchange.is_answered:
@@ -165,6 +174,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Read again."""
         self._is_writing_paused = False
+        self._take_held()
         self._update_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
@@ -183,13 +193,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif phase is _Phase.PARTIAL_HEAD:
             self._continue_head(nbytes)
         elif phase is _Phase.CHUNKS:
-            self._continue_chunks(0, nbytes)
+            self._take_requests(self._take_chunks(0, nbytes), nbytes)
 
     # Bytes → requests
 
     def _take_requests(self, position: int, size: int) -> None:
-        """Take every request that begins in the scratch buffer between ``position`` and ``size``."""
+        """Take the requests that begin in the scratch buffer between ``position`` and ``size``, or hold the rest."""
+        turn_ends_ns = 0
         while position < size and self._phase is _HEAD:
+            if turn_ends_ns and self._hold(position, size, turn_ends_ns):
+                break
             end = self._scratch.find(HEAD_END, position, size) + 4
             if end < 4:
                 self._start_partial_head(position, size)
@@ -198,12 +211,31 @@ class HttpConnection(asyncio.BufferedProtocol):
             head = self._find_head(data)
             if head is None:
                 head = self._read_head(data)
-                if head is None:
-                    position = end
-                    continue
-            position = self._take_body(head, end, size)
-        if len(self._queue) >= self._max_pipelined:
+            position = end if head is None else self._take_body(head, end, size)
+            if position < size and not turn_ends_ns:  # the clock is not read for a request that came alone
+                turn_ends_ns = time.monotonic_ns() + _TURN_NS
+        if self._held or len(self._queue) >= self._max_pipelined:
             self._update_reading()
+
+    def _hold(self, position: int, size: int, turn_ends_ns: int) -> bool:
+        """Hold the bytes between ``position`` and ``size`` if their turn has not come yet; return whether that is so."""
+        must_wait = self._is_writing_paused or len(self._queue) >= self._max_pipelined
+        if not must_wait:
+            if time.monotonic_ns() < turn_ends_ns:
+                return False
+            asyncio.get_running_loop().call_soon(self._take_held)
+        self._held = self._scratch_view[position:size].tobytes()
+        return True
+
+    def _take_held(self) -> None:
+        """Go on with the requests that were held, if their turn has come; reading goes on when none are left."""
+        held = self._held
+        if not held or self._is_writing_paused or len(self._queue) >= self._max_pipelined:
+            return
+        self._held = b""
+        self._scratch[: len(held)] = held  # free: it is in use only between `get_buffer` and `buffer_updated`
+        self._take_requests(0, len(held))
+        self._update_reading()
 
     def _read_head(self, data: bytes) -> RequestHead | None:
         """Parse, route and remember a head; None when there is no request in it, or it was refused."""
@@ -279,8 +311,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 return size
             body = self._scratch_view[start:stop].tobytes()
         elif head.is_chunked:
-            self._start_chunks(head, start, size)
-            return size
+            return self._start_chunks(head, start, size)
         else:
             body = b""
         self._hand_on(Exchange(self, head, body))
@@ -314,17 +345,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         if len(self._queue) >= self._max_pipelined:
             self._update_reading()
 
-    def _start_chunks(self, head: RequestHead, start: int, size: int) -> None:
+    def _start_chunks(self, head: RequestHead, start: int, size: int) -> int:
         if not self._may_continue(head):
-            return
+            return size
         self._receiving = self._new_exchange(head, b"")
         self._chunks = ChunkedBody(
             max_size=head.route.max_body_size, max_chunks=self._listener.limits.max_chunks
         )
         self._phase = _Phase.CHUNKS
-        self._continue_chunks(start, size)
+        return self._take_chunks(start, size)
 
-    def _continue_chunks(self, start: int, size: int) -> None:
+    def _take_chunks(self, start: int, size: int) -> int:
+        """Take what is here of a chunked body; return where the next request begins, ``size`` when it does not."""
         chunks, exchange = self._chunks, self._receiving
         assert chunks is not None
         assert exchange is not None
@@ -332,13 +364,13 @@ class HttpConnection(asyncio.BufferedProtocol):
             start += chunks.feed(self._scratch_view[start:size])
         except RefusedRequest as refusal:
             self.refuse(refusal)
-            return
+            return size
         if chunks.is_complete:
             self._chunks = self._receiving = None
             self._phase = _HEAD
             exchange.body = chunks.body
             self._hand_on(exchange)
-            self._take_requests(start, size)
+        return start
 
     def _new_exchange(self, head: RequestHead, body: Buffer) -> Exchange:
         """Return an exchange whose body has only begun to arrive."""
@@ -383,6 +415,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._phase = _Phase.REFUSED
         self._receiving = self._chunks = self._parser = None
         self._target = self._scratch_view
+        self._held = b""
         self.is_closing = self._lingers = True
         exchange = Exchange(self, REFUSED_HEAD, b"")
         self._queue.append(exchange)
@@ -429,11 +462,14 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._end()
                 return
         if self._is_reading_paused:
+            if self._held:
+                asyncio.get_running_loop().call_soon(self._take_held)
             self._update_reading()
 
     def _end(self) -> None:
         """End the connection after what was written. A client that may still be sending sees an end, not a reset."""
         self._phase = _Phase.REFUSED
+        self._held = b""
         if self._transport.is_closing():
             return
         if self._lingers and self._transport.can_write_eof():
@@ -442,7 +478,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _update_reading(self) -> None:
-        pause = self._is_writing_paused or len(self._queue) >= self._max_pipelined
+        pause = self._is_writing_paused or bool(self._held) or len(self._queue) >= self._max_pipelined
         if pause != self._is_reading_paused and not self.is_lost:
             self._is_reading_paused = pause
             if pause:
