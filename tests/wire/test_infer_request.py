@@ -431,7 +431,7 @@ def test_shared_memory_is_not_supported_yet(document):
         decode(document, blob)
 
     assert caught.value.message == (
-        "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+        "client shared memory is not supported yet; send tensors in the request, in binary form"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bireme.frontend.http.call import Call
 from bireme.types import Unsupported
+from bireme.wire.http import CLIENT_SHARED_MEMORY_UNSUPPORTED
 
 
 def generate(call: Call) -> None:
@@ -20,6 +21,4 @@ def trace(_: Call) -> None:
 
 def shared_memory(_: Call) -> None:
     """System and CUDA shared memory regions."""
-    raise Unsupported(
-        "client shared memory is not supported yet; send tensors in the request, in binary form"
-    )
+    raise Unsupported(CLIENT_SHARED_MEMORY_UNSUPPORTED)

@@ -24,7 +24,7 @@ from bireme.wire.http.shapes import INT64_MAX, MAX_NUM_DIMS, check_shape, too_ma
 from bireme.wire.http.wanted_outputs import (
     ALL_AS_BINARY,
     ALL_AS_JSON,
-    CLIENT_SHARED_MEMORY_DISABLED,
+    CLIENT_SHARED_MEMORY_UNSUPPORTED,
     WantedOutputs,
     read_outputs,
 )
@@ -164,7 +164,7 @@ def _read_inputs(  # noqa: C901, PLR0912, PLR0915 (as its docstring says)
 
         if nbytes is ABSENT:
             if has_region:
-                raise Unsupported(CLIENT_SHARED_MEMORY_DISABLED)
+                raise Unsupported(CLIENT_SHARED_MEMORY_UNSUPPORTED)
             inputs[name] = decode_json_data(name, datatype, shape, item["data"], limits)
             continue
         if type(nbytes) is not int or nbytes < 0:

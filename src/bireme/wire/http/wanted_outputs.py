@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 from bireme.types import InferenceRequest, InvalidArgument, Unsupported
 from bireme.wire.http.json_text import ABSENT, describe, wrong_member
 
-CLIENT_SHARED_MEMORY_DISABLED = (
-    "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+CLIENT_SHARED_MEMORY_UNSUPPORTED = (
+    "client shared memory is not supported yet; send tensors in the request, in binary form"
 )
+"""The answer to a request that names a shared memory region, and to one that registers it."""
 
 
 class WantedOutput:
@@ -92,4 +93,4 @@ def _refuse_region(name: Any, parameters: dict[str, Any]) -> NoReturn:
             raise InvalidArgument(
                 f"Output can't set both 'shared_memory_region' and '{other}': output '{name}' does"
             )
-    raise Unsupported(CLIENT_SHARED_MEMORY_DISABLED)
+    raise Unsupported(CLIENT_SHARED_MEMORY_UNSUPPORTED)
