@@ -26,7 +26,7 @@ from bireme.config.model_config import (
 from bireme.engine.loading import load_version
 from bireme.engine.model import Model
 from bireme.engine.timer import DeadlineTimer
-from bireme.telemetry import ModelStatistics
+from bireme.telemetry import ModelStatistics, log
 from bireme.testing import FakeBackend
 from bireme.types import (
     BackendFailed,
@@ -164,6 +164,22 @@ def test_what_arrives_in_one_loop_iteration_forms_one_batch() -> None:
         assert [r.outputs[0].to_numpy()[0, 0] for _, r in sorted(h.answers)] == [0, 1, 2, 3, 4]
 
     run(scenario, config(batching=ModelDynamicBatching((4,)), max_batch_size=4))
+
+
+def test_verbose_log_tells_of_every_batch_and_why_it_was_closed(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario(h: Harness) -> None:
+        for request_id in ("a", "b"):
+            h.send(request_id, rows=1)
+        await h.settle()
+
+    log.configure(verbose=2)
+    try:
+        run(scenario, config(batching=ModelDynamicBatching((2,)), max_batch_size=2))
+        written = capsys.readouterr().out
+    finally:
+        log.settings.uninstall()
+
+    assert "model 'm' version 1: batch of 2 from 2 requests, closed by 'full', took " in written
 
 
 def test_queue_limit_is_exact_and_running_requests_do_not_count() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from bireme.frontend.http import Restriction
 from bireme.frontend.http.routes import find
+from bireme.telemetry import log
 from bireme.types import InvalidArgument
 from http_fakes import Scene, request
 
@@ -244,3 +245,23 @@ def test_preflight_needs_no_restriction_header_since_browsers_send_none():
     scene = Scene(cors_origins=("*",), restricted_apis=(Restriction(("inference",), "k", "v"),))
 
     assert scene.ask(request("/v2/models/m/infer", method="OPTIONS", headers=PREFLIGHT)).status == 200
+
+
+# The verbose log
+
+
+def test_verbose_log_has_a_line_per_answer(capsys):
+    scene = Scene()
+    log.configure(info=False)
+    try:
+        scene.ask(request("/v2/health/live"))
+        log.settings.update({"log_verbose_level": 1})
+        scene.ask(request("/v2/health/live"))
+        scene.ask(request("/v2/trace/setting"))
+        first, second = capsys.readouterr().out.splitlines()
+    finally:
+        log.settings.uninstall()
+
+    assert '"HTTP request: GET /v2/health/live answered 200, 0 bytes"' in first
+    assert "HTTP request: GET /v2/trace/setting answered 501, " in second
+    assert "bytes: tracing is not supported yet" in second

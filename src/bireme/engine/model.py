@@ -18,7 +18,7 @@ from bireme.engine.loading import PreparedModel
 from bireme.engine.timer import Deadline, DeadlineTimer
 from bireme.engine.validation import RequestValidator
 from bireme.scheduling import DirectScheduler, InlinePolicy, ResponseOrder
-from bireme.telemetry import ModelStatistics
+from bireme.telemetry import ModelStatistics, log as server_log
 from bireme.types import (
     BackendFailed,
     BiremeError,
@@ -278,6 +278,8 @@ class Model:
         self._inline.observe(execution.compute_output_start_ns - execution.compute_input_end_ns)
         # Taken out of the execution, which its requests refer to: a cycle would keep their tensors until a collection.
         requests, execution.requests = execution.requests, []
+        if server_log.verbose_enabled:
+            self._log(execution, len(requests))
         end_ns = execution.compute_end_ns
         statistics = self.statistics
         num_failed = 0
@@ -294,6 +296,18 @@ class Model:
         # Source: Triton's backends report a batch unless all of its requests failed.
         if num_failed < len(requests):
             statistics.finish_execution(execution)
+
+    def _log(self, execution: Execution, num_requests: int) -> None:
+        log.log(
+            server_log.verbose_level(2),
+            "model '%s' version %d: batch of %d from %d requests, closed by '%s', took %d us",
+            self.name,
+            self.version,
+            execution.batch_size,
+            num_requests,
+            execution.close_reason,
+            (execution.compute_end_ns - execution.compute_start_ns) // 1000,
+        )
 
     def _refuse(self, request: InferenceRequest, error: BiremeError) -> None:
         """Answer a request that never ran."""

@@ -14,14 +14,14 @@ from bireme.engine.model import Model
 from bireme.frontend.http.errors import status_of
 from bireme.frontend.http.head import RefusedRequest, RequestHead
 from bireme.frontend.http.memory import allocate_body
-from bireme.telemetry.log import get_logger
+from bireme.telemetry import log as server_log
 from bireme.types import BiremeError, Buffer, InferenceRequest, InferenceResponse, Unavailable
 from bireme.wire.http import error_body
 
 if TYPE_CHECKING:
     from bireme.frontend.http.connection import HttpConnection
 
-log = get_logger(__name__)
+log = server_log.get_logger(__name__)
 
 JSON: Final = b"Content-Type: application/json\r\n"
 STATUS_LINES: Final = {
@@ -134,6 +134,8 @@ class Exchange:
         start = b"%sContent-Length: %d\r\n%s" % (start, size, end)
         if self.head.method == b"HEAD":
             pieces, size = [], 0
+        if server_log.verbose_enabled:
+            self._log(size)
         self.connection.complete(self, [start, *pieces], len(start) + size)
 
     def reply(self, status: int, body: bytes = b"", headers: bytes = JSON) -> None:
@@ -146,6 +148,16 @@ class Exchange:
         self.error = error.message
         headers = JSON + _RETRY_AFTER if isinstance(error, Unavailable) else JSON
         self.reply(status_of(error), error_body(error.message), headers)
+
+    def _log(self, size: int) -> None:
+        log.debug(
+            "HTTP request: %s %s answered %d, %d bytes%s",
+            self.head.method.decode("latin-1") or "-",
+            self.head.path.decode("latin-1"),
+            self.status,
+            size,
+            f": {self.error}" if self.error else "",
+        )
 
     def crash(self, error: BaseException) -> None:
         """Answer an unforeseen exception: logged with its traceback, of which the client learns nothing."""
