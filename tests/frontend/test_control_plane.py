@@ -261,3 +261,12 @@ def test_bodies_that_are_no_json_are_a_400(path):
         await scene.api.stop()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/models/m/unload", "/v2/logging"])
+def test_calls_with_large_bodies_are_refused_before_they_arrive(scene, path):
+    """60 MB of JSON would be parsed on the loop, for seconds."""
+    reply = scene.ask(request(path, b"{" + b" " * (64 << 10)))
+
+    assert reply.status == 413
+    assert b"65537 bytes exceeds the 65536 bytes that this route takes" in reply.body

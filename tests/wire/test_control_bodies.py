@@ -170,3 +170,25 @@ def test_error_bodies(message, expected):
 )
 def test_reserved_parameters(key, expected):
     assert wire_http.is_reserved_parameter(key) is expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 97, 98, 99])
+def test_files_longer_than_a_slice_are_put_together(monkeypatch, size):
+    monkeypatch.setattr("bireme.wire.http.control._SLICE_SIZE", 10)
+    data = bytes(range(size))
+    text = base64.encodebytes(data * 3).decode()
+
+    assert wire_http.decode_load_request(body_of({"parameters": {"file:x": text}}), LIMITS).files == {
+        "x": data * 3
+    }
+
+
+def test_padding_in_the_middle_of_a_long_file_is_refused(monkeypatch):
+    monkeypatch.setattr("bireme.wire.http.control._SLICE_SIZE", 10)
+    with pytest.raises(InvalidArgument, match="expected base64"):
+        wire_http.decode_load_request(body_of({"parameters": {"file:x": "QQ==" * 10}}), LIMITS)
+
+
+def test_a_load_that_is_no_config_and_no_files_is_refused_unparsed():
+    with pytest.raises(InvalidArgument, match="has 100001 commas, expected at most 100000"):
+        wire_http.decode_load_request(b'{"x":[' + b"0," * 100_001 + b"0]}", LIMITS)

@@ -18,7 +18,7 @@ from bireme.frontend.http.api import Api
 from bireme.frontend.http.call import Call
 from bireme.frontend.http.cors import CorsPolicy
 from bireme.frontend.http.exchange import JSON, Exchange, Route
-from bireme.frontend.http.head import RequestHead
+from bireme.frontend.http.head import RefusedRequest, RequestHead
 from bireme.frontend.http.infer import InferRoute
 from bireme.frontend.http.options import Restriction
 from bireme.frontend.http.target import Target, text_of
@@ -26,6 +26,10 @@ from bireme.types import InvalidArgument
 from bireme.wire.http import error_body
 
 Answer = Callable[[Call], None]
+
+
+MAX_CALL_SIZE: Final = 64 << 10
+"""Bytes of a body that is parsed on the loop by a route beside inference: all but a load have only a few settings."""
 
 
 class Endpoint(NamedTuple):
@@ -156,7 +160,9 @@ class Router:
             return self._refusal(405, text, b"Allow: %s\r\n" % allowed)
         if endpoint.answer is None:
             return InferRoute(self._api, head, target)
-        return CallRoute(self._api, endpoint.answer, target)
+        has_files = endpoint.answer is control.load
+        max_body_size = self._api.options.max_input_size if has_files else MAX_CALL_SIZE
+        return CallRoute(self._api, endpoint.answer, target, max_body_size)
 
     def _refusal(self, status: int, message: str, headers: bytes = b"") -> Route:
         return FixedRoute(self._api.options.max_input_size, status, error_body(message), JSON + headers)
@@ -203,11 +209,19 @@ class CallRoute(Route):
 
     __slots__ = ("_answer", "_api", "_target")
 
-    def __init__(self, api: Api, answer: Answer, target: Target) -> None:
-        super().__init__(api.options.max_input_size)
+    def __init__(self, api: Api, answer: Answer, target: Target, max_body_size: int) -> None:
+        super().__init__(max_body_size)
         self._api = api
         self._answer = answer
         self._target = target
+
+    def refuse_size(self, size: int) -> RefusedRequest:
+        """Name the limit that a body of ``size`` bytes passes."""
+        if self.max_body_size != MAX_CALL_SIZE:
+            return super().refuse_size(size)
+        return RefusedRequest(
+            413, f"request body of {size} bytes exceeds the {MAX_CALL_SIZE} bytes that this route takes"
+        )
 
     def handle(self, exchange: Exchange) -> None:
         """Call the handler."""

@@ -9,7 +9,7 @@ Source: RFC 9110 section 12.5.3; Triton ``data_compressor.h``, ``http_server.cc`
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 from bireme.types import Buffer, InvalidArgument, Unsupported
@@ -21,6 +21,10 @@ ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 
 _WINDOW_BITS: Final[dict[str, int]] = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 _DETECT_FORMAT = zlib.MAX_WBITS | 32
+MAX_STREAMS: Final = 4096
+"""More gzip streams in one body than any tool writes for `max_size` bytes (bgzip: one for every 64 KB)."""
+_INFLATE_INPUT_SIZE = 16 << 10
+_INFLATE_OUTPUT_SIZE = 1 << 20
 _LEVEL = 1  # Triton's level 6 takes 1.2 (floats) to 10 times (JSON) as long, and saves at most a tenth
 
 
@@ -64,35 +68,57 @@ def choose_encoding(accept_encoding: bytes | None) -> Encoding | None:
 def decompress(body: Buffer, max_size: int) -> bytes:
     """Return the plain form of a gzip or zlib ``body``; which of the two it is shows in its first bytes.
 
-    Never holds more than ``max_size`` bytes and one more.
+    Never holds more than ``max_size`` bytes and one slice more.
 
     Raises:
-        InvalidArgument: not such a stream, cut short, followed by something else, or larger than ``max_size``.
+        InvalidArgument: not such a stream, cut short, followed by something else, or larger than ``max_size``; or more
+            than `MAX_STREAMS` streams in a row, as gzip allows.
     """
     if not len(body):
         raise InvalidArgument("nothing to be decompressed: the body is empty")
     pieces: list[bytes] = []
     size = 0
-    rest: Buffer = body
-    while rest:  # gzip allows several streams in a row
-        stream = zlib.decompressobj(_DETECT_FORMAT)
-        try:
-            piece = stream.decompress(rest, max_size + 1 - size)
-        except zlib.error as error:
-            raise InvalidArgument(f"failed to decompress the request body: {error}") from None
+    for piece in _inflate(body):
         size += len(piece)
         if size > max_size:
             raise InvalidArgument(
                 f"Decompressed data size exceeds the maximum allowed value of {max_size} bytes. Use "
                 f"--http-max-input-size to increase the limit."
             )
-        if not stream.eof:
-            raise InvalidArgument(
-                f"failed to decompress the request body: its {len(body)} bytes end within the compressed stream"
-            )
         pieces.append(piece)
-        rest = stream.unused_data
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _inflate(body: Buffer) -> Iterator[bytes]:
+    """Yield the plain form in slices.
+
+    Slices, since zlib copies what it leaves of its input, and since it puts its output together with the GIL held:
+    the time for both would grow with the square of the body's size, and hold up the loop.
+    """
+    view = memoryview(body)
+    stream = zlib.decompressobj(_DETECT_FORMAT)
+    num_streams = 1
+    try:
+        for start in range(0, len(view), _INFLATE_INPUT_SIZE):
+            rest: Buffer = view[start : start + _INFLATE_INPUT_SIZE]
+            while len(rest):
+                if stream.eof:
+                    num_streams += 1
+                    if num_streams > MAX_STREAMS:
+                        raise InvalidArgument(
+                            f"failed to decompress the request body: more than {MAX_STREAMS} compressed streams in a row"
+                        )
+                    stream = zlib.decompressobj(_DETECT_FORMAT)
+                yield stream.decompress(rest, _INFLATE_OUTPUT_SIZE)
+                rest = stream.unused_data if stream.eof else stream.unconsumed_tail
+        while not stream.eof and (piece := stream.decompress(b"", _INFLATE_OUTPUT_SIZE)):
+            yield piece  # what did not fit into the last slice, though all of the input did
+    except zlib.error as error:
+        raise InvalidArgument(f"failed to decompress the request body: {error}") from None
+    if not stream.eof:
+        raise InvalidArgument(
+            f"failed to decompress the request body: its {len(body)} bytes end within the compressed stream"
+        )
 
 
 def compress(pieces: Iterable[Buffer], encoding: Encoding) -> list[bytes]:
