@@ -196,7 +196,7 @@ def test_pipelined_requests_are_held_while_the_client_does_not_read():
 
 
 def test_many_pipelined_requests_let_the_loop_turn(monkeypatch):
-    monkeypatch.setattr("bireme.frontend.http.connection._TURN_NS", 0)
+    monkeypatch.setattr("bireme.frontend.http.receiver._TURN_NS", 0)
 
     async def scenario():
         client = Client(echo)
