@@ -236,6 +236,7 @@ class FakeModel:
     labels: dict[str, list[str]] = field(default_factory=dict)
     inputs: dict[str, Any] = field(default_factory=dict)
     config: FakeConfig = field(default_factory=FakeConfig)
+    validator: Any = None
 
 
 class FakeServer:

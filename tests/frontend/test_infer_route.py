@@ -6,14 +6,26 @@ import asyncio
 import gc
 import gzip
 import json
+import threading
 import zlib
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from bireme.types import BackendFailed, InferenceResponse, Internal, InvalidArgument, QueueFull, Unavailable
-from http_fakes import FakeConfig, FakeModel, FakeServer, Scene, post_infer, request, tensor
+from bireme.config import parse_text
+from bireme.engine.validation import RequestValidator
+from bireme.types import (
+    BackendFailed,
+    InferenceResponse,
+    Internal,
+    InvalidArgument,
+    QueueFull,
+    Unavailable,
+    encode_bytes,
+)
+from http_fakes import FakeConfig, FakeModel, FakeServer, Reply, Scene, post_infer, request, tensor
 
 VALUES = np.arange(4, dtype=np.float32)
 
@@ -515,3 +527,58 @@ def test_a_response_that_comes_within_submit_is_sent(scene):
     reply = scene.ask(post_infer({"inputs": [an_input()]}))
 
     assert json.loads(reply.body)["outputs"][0]["data"] == [0, 2, 4, 6]
+
+
+# Large BYTES
+
+
+class ThreadNotingValidator(RequestValidator):
+    """Notes where BYTES are decoded."""
+
+    threads: ClassVar[list[int]] = []
+
+    def check_bytes(self, request):
+        self.threads.append(threading.get_ident())
+        super().check_bytes(request)
+
+
+def ask_with_bytes(body: bytes, num_elements: int) -> tuple[Reply, list[int]]:
+    """Send a binary BYTES tensor; return the answer and the threads that decoded it."""
+    config = parse_text(
+        'name: "m" input [{ name: "X" data_type: TYPE_STRING dims: [-1] }] '
+        'output [{ name: "Y" data_type: TYPE_STRING dims: [-1] }]',
+        "config.pbtxt",
+    )
+    ThreadNotingValidator.threads = []
+
+    async def scenario():
+        scene = Scene()
+        scene.server.models["m"].validator = ThreadNotingValidator(config)
+        tensor = {
+            "name": "X",
+            "datatype": "BYTES",
+            "shape": [num_elements],
+            "parameters": {"binary_data_size": len(body)},
+        }
+        reply = await scene.ask_later(post_infer({"inputs": [tensor]}, body))
+        await scene.api.stop()
+        return reply
+
+    return asyncio.run(scenario()), ThreadNotingValidator.threads
+
+
+def test_large_bytes_are_decoded_beside_the_loop():
+    """A million elements take 0.3 s."""
+    reply, threads = ask_with_bytes(encode_bytes([b"ab"] * 20_000), 20_000)
+
+    assert reply.status == 200
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
+def test_a_fault_of_large_bytes_is_told_as_of_small_ones():
+    reply, _ = ask_with_bytes(encode_bytes([b"ab"] * 20_000)[:-1], 20_000)
+
+    assert reply.status == 400
+    assert b"incomplete BYTES data for input 'X': element 19999 at offset 119994" in reply.body
+    assert b"for model 'm'" in reply.body

@@ -158,3 +158,19 @@ def test_decode_of_a_rewritten_body_makes_views():
 
     assert array.base is not None
     assert decode({"inputs": [make_input(data=[1, 2])]}).inputs["X"].to_numpy().tolist() == array.tolist()
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"id": "x" * 1000},
+        {"parameters": {f"p{i}": i for i in range(200)}},
+        {"outputs": [{"name": "Y" * 1000}]},
+    ],
+    ids=lambda extra: next(iter(extra)),
+)
+def test_a_head_that_the_loop_would_parse_for_long_is_refused(extra):
+    limits = wire_http.Limits(max_head_size=1000)
+    body, length = make_body({"inputs": [make_input(data=[1.0, 2.0])]} | extra)
+    with pytest.raises(InvalidArgument, match="beside the tensors' data, expected at most 1000"):
+        wire_http.rewrite_as_binary(body, length, limits)

@@ -15,6 +15,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 
+from bireme.engine.validation import MAX_INLINE_BYTES, needs_bytes_check
 from bireme.frontend.http.api import Api
 from bireme.frontend.http.errors import status_of
 from bireme.frontend.http.exchange import JSON, STATUS_LINES, Exchange, Route
@@ -165,12 +166,24 @@ class InferRoute(Route):
             policy = model.config.model_transaction_policy
             if policy is not None and policy.decoupled:
                 raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+            if len(body) > MAX_INLINE_BYTES and needs_bytes_check(request):
+                exchange.work = api.spawn(exchange, self._submit_bytes(exchange, request))
+                return
             # Both before the request is given away: it may be answered within the call.
             exchange.request = request
             exchange.model = model
             server.submit(request)
         except BiremeError as error:
             exchange.fail(error)
+
+    async def _submit_bytes(self, exchange: Exchange, request: InferenceRequest) -> None:
+        """Have large BYTES inputs decoded beside the loop, then give the request to the engine."""
+        server = self._api.server
+        validator = server.model(self._model_name, self._version).validator
+        await self._api.in_thread(validator.check_bytes, request)
+        exchange.request = request
+        exchange.model = server.model(self._model_name, self._version)  # it may have been reloaded meanwhile
+        server.submit(request)
 
     async def _prepare(self, exchange: Exchange) -> None:
         """Bring an unusual body into the usual form, then submit it."""
@@ -220,6 +233,9 @@ class InferRoute(Route):
 
     async def _finish(self, exchange: Exchange, body: EncodedBody) -> None:
         """Complete a response that takes its time: step by step, with the loop's other work in between."""
+        if body.is_heavy:
+            while not await self._api.in_thread(body.advance):
+                pass
         while not body.advance():  # noqa: ASYNC110 (the work itself is what is waited for)
             await asyncio.sleep(0)
         if self._accepted is None:

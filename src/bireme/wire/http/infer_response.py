@@ -19,7 +19,7 @@ from bireme.types import Buffer, InferenceResponse, Tensor, datatypes, encode_by
 from bireme.wire.http.classification import classify
 from bireme.wire.http.json_output import MAX_SLICE_BYTES, MAX_SLICE_ELEMENTS, encode_json_slices
 from bireme.wire.http.json_text import write_json
-from bireme.wire.http.wanted_outputs import AS_BINARY, AS_JSON, WantedOutputs
+from bireme.wire.http.wanted_outputs import AS_BINARY, AS_JSON, WantedOutput, WantedOutputs
 
 _SMALL_BYTES = 4096
 """Up to here, copying all binary outputs behind the JSON (50 ns each) is cheaper than views of them (160 ns each) and
@@ -35,7 +35,7 @@ _binary_fragments: dict[_FragmentKey, bytes] = {}
 class EncodedBody:
     """A reply's body. While it is not `is_complete`, call `advance`; only then read the rest."""
 
-    __slots__ = ("_steps", "json_length", "nbytes", "pieces")
+    __slots__ = ("_steps", "is_heavy", "json_length", "nbytes", "pieces")
 
     def __init__(self) -> None:
         self.pieces: list[Buffer] = []
@@ -44,12 +44,15 @@ class EncodedBody:
         """For ``Inference-Header-Content-Length``; None: the body is all JSON, and there's no such header."""
         self.nbytes = 0
         """Total size of the pieces."""
+        self.is_heavy = False
+        """Whether steps may take long, and let go of the GIL meanwhile (sorting): `advance` belongs on a thread."""
         self._steps: Iterator[None] | None = None
 
     def start(self, steps: Iterator[None]) -> None:
-        """Take the first of ``steps``, which fill in this body."""
+        """Take the first of ``steps``, which fill in this body; when they are heavy, only get ready to."""
         self._steps = steps
-        self.advance()
+        if not self.is_heavy:
+            self.advance()
 
     @property
     def is_complete(self) -> bool:
@@ -57,7 +60,7 @@ class EncodedBody:
         return self._steps is None
 
     def advance(self) -> bool:
-        """Do the next piece of work, about 2 ms at most; return `is_complete`.
+        """Do the next piece of work, about 2 ms at most unless it `is_heavy`; return `is_complete`.
 
         Raises:
             InvalidArgument: an output cannot be classified as the request asked.
@@ -83,8 +86,16 @@ def encode_infer_response(
     """
     body = EncodedBody()
     if not _encode_binary(body, response, wanted):
+        body.is_heavy = wanted.by_name is not None and _sorts_much(response, wanted.by_name)
         body.start(_encode_steps(body, response, wanted, labels or {}, has_batch_dim=has_batch_dim))
     return body
+
+
+def _sorts_much(response: InferenceResponse, by_name: Mapping[str, WantedOutput]) -> bool:
+    return any(
+        by_name.get(tensor.name, AS_JSON).classification and tensor.num_elements > MAX_SLICE_ELEMENTS
+        for tensor in response.outputs
+    )
 
 
 def _encode_binary(body: EncodedBody, response: InferenceResponse, wanted: WantedOutputs) -> bool:

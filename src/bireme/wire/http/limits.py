@@ -17,3 +17,6 @@ class Limits:
     are not limited by it."""
     max_json_depth: int = 100
     """Levels of nested arrays in a tensor's ``data``."""
+    max_head_size: int = 256 << 10
+    """Bytes of JSON that are left of a large request when its tensors have been made binary: what a server's loop
+    parses at once, in some 20 ms."""

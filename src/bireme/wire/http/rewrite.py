@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bireme.types import Buffer, InferenceRequest, InferenceResponse
+from bireme.types import Buffer, InferenceRequest, InferenceResponse, InvalidArgument
 from bireme.wire.http.infer_request import parse_document, request_from_document
 from bireme.wire.http.json_text import write_json
 from bireme.wire.http.limits import Limits
@@ -45,6 +45,11 @@ def rewrite_as_binary(
         )
     head = {key: document[key] for key in ("id", "parameters", "outputs") if key in document}
     text = write_json(head | {"inputs": inputs})
+    if len(text) > limits.max_head_size:
+        raise InvalidArgument(
+            f"the request's JSON has {len(text)} bytes beside the tensors' data, expected at most "
+            f"{limits.max_head_size}: the id, the parameters, and names and shapes of {len(inputs)} inputs"
+        )
     text = text.ljust(-(-len(text) // _ALIGNMENT) * _ALIGNMENT)
     return b"".join((text, *blobs)), len(text)
 
