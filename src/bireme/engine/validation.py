@@ -15,7 +15,6 @@ from bireme.config import ModelConfig
 from bireme.config.model_config import ModelInput, ModelOutput
 from bireme.types import InferenceRequest, InvalidArgument, Tensor, datatypes
 
-
 MAX_INLINE_BYTES = 64 << 10
 """Encoded size of a BYTES tensor up to which it is decoded on the loop: 16 000 elements at most, 3 ms. A million take
 0.3 s, so callers have a larger one decoded beside the loop first (`RequestValidator.check_bytes`)."""
