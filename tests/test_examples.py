@@ -104,6 +104,18 @@ def test_regions_become_text_boxes_from_top_to_bottom(tasks):
     assert second.top > first.bottom
 
 
+def test_a_slanted_line_counts_although_it_fills_little_of_its_box(tasks):
+    picture = Image.new("L", (320, 96))
+    ImageDraw.Draw(picture).line((20, 20, 300, 60), fill=255, width=7)
+    probability = np.asarray(picture, np.float32) / 255
+
+    (box,) = tasks.text_boxes(probability, picture)
+
+    assert box.score == 1.0
+    assert box.top > 10
+    assert box.bottom < 70
+
+
 def test_a_region_that_joins_two_is_one(tasks):
     mask = np.zeros((5, 9), bool)
     mask[:, 1] = mask[:, 7] = mask[4, 1:8] = True

@@ -197,7 +197,8 @@ def show_burst(server: Server, metrics_url: str) -> None:
     what = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     console.print(
         f"  {len(contents)} requests ran in {sum(sizes.values())} batches; a batch was closed because: {why}\n"
-        f"  {took_s * 1e3:.0f} ms in all, {len(contents) / took_s:.0f} files/s; they are {what}\n"
+        f"  {took_s * 1e3:.0f} ms in all, {len(contents) / took_s:.0f} files/s; they are {what}\n",
+        soft_wrap=not console.is_terminal,
     )
 
 
