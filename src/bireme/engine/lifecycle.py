@@ -184,7 +184,8 @@ class Lifecycle:
                 retry=record.has_failed,
             )
         except NotInRepository as error:
-            return NotInRepository(name, error.why + suggest(name, self.catalogue.list_names()))
+            others = [other for other in self.catalogue.list_names() if other != name]  # it may be there twice
+            return NotInRepository(name, error.why + suggest(name, others))
         except BiremeError as error:
             return error
         except Exception as error:
