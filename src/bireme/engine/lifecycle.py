@@ -184,7 +184,8 @@ class Lifecycle:
                 retry=record.has_failed,
             )
         except NotInRepository as error:
-            others = [other for other in self.catalogue.list_names() if other != name]  # it may be there twice
+            # A name that is there twice is no hint at itself.
+            others = [other for other in self.catalogue.list_names() if other != name]
             return NotInRepository(name, error.why + suggest(name, others))
         except BiremeError as error:
             return error
