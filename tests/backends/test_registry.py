@@ -87,7 +87,7 @@ def break_import(monkeypatch):
 def test_a_framework_that_is_not_installed_is_answered_with_the_command(break_import):
     break_import(ModuleNotFoundError("No module named 'onnxruntime'", name="onnxruntime"))
 
-    with pytest.raises(Unsupported, match=r"not installed; install it with: pip install 'bireme\[onnx\]'"):
+    with pytest.raises(Unsupported, match=r"not installed; install it with: pip install onnxruntime"):
         get_backend("onnxruntime")
 
 

@@ -142,6 +142,7 @@ def test_an_npy_file_goes_in(ask, tmp_path, capsys):
         (["add", "INPUT0=[1, 2]", "INPUT1=[1, 2]", "-o", "Z"], "unexpected inference output 'Z'"),
         (["text", "X=a", "--classes=2"], "unsupported type 'BYTES'"),
         (["picture", "--size=6"], "expected WIDTHxHEIGHT in pixels, such as 640x480, got '6'"),
+        (["add", "-m", "models", "-u", "http://localhost"], "give one of them"),
         (["add", "-P", "novalue"], "expected KEY=VALUE, got 'novalue'"),
     ],
 )

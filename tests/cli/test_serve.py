@@ -255,7 +255,7 @@ def test_a_taken_port_is_named_before_any_model_loads(serving):
         )
 
         assert second.returncode == 1
-        assert f"cannot listen on '127.0.0.1:{first.port}'" in second.stderr
+        assert f"cannot listen on '127.0.0.1:{first.port}': Address already in use; " in second.stderr
         assert "choose another port for HTTP with --http-port" in second.stderr
         assert "Traceback" not in second.stderr
 

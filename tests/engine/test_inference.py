@@ -126,6 +126,13 @@ def test_integers_arrive_as_they_were_or_not_at_all(values, datatype):
     assert tensor.to_numpy().tolist() == values
 
 
+def test_inputs_that_are_no_mapping_are_refused():
+    with pytest.raises(
+        InvalidArgument, match=r"model 'm': expected a mapping from name to values, with X; got list"
+    ):
+        make_tensors("m", {"X": TensorSpec(ModelInput("X", "TYPE_FP32", dims=(1,)), 0)}, [1])
+
+
 def test_a_result_is_a_mapping_of_arrays():
     outputs = [
         Tensor.from_numpy("Y", np.ones(2, np.float32)),
@@ -141,6 +148,9 @@ def test_a_result_is_a_mapping_of_arrays():
     assert (result.model_name, result.model_version, result.id, result.parameters) == ("m", 3, "id", {"p": 1})
     assert repr(result) == "InferResult('m' v3, [Tensor('Y', FP32[2]), Tensor('Z', BYTES[1])])"
     assert InferResult(InferenceResponse("m", 1)).parameters == {}
+    assert result.get("y") is None
+    with pytest.raises(KeyError, match=r"no output 'y': the result has 'Y', 'Z'"):
+        result["y"]
 
 
 def test_an_error_response_is_raised():

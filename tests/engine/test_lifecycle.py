@@ -341,6 +341,7 @@ def test_a_name_that_is_nowhere_leaves_no_trace_and_gets_a_suggestion(tmp_path):
             await w.load("resnet50")
             for name, hint in (
                 ("resnet5O", "did you mean 'resnet50'?"),
+                ("RESNET50", "did you mean 'resnet50'?"),
                 ("resnet50 ", "The name has a blank at its start or end"),
             ):
                 with pytest.raises(Internal) as caught:

@@ -73,8 +73,13 @@ def test_a_taken_port_is_named(run):
         listener = Listener(echo, LOCAL)
         await listener.start()
         other = Listener(echo, replace(LOCAL, port=listener.port))
-        with pytest.raises(Unavailable, match=f"cannot listen on '127.0.0.1:{listener.port}'"):
+        with pytest.raises(
+            Unavailable, match=f"cannot listen on '127.0.0.1:{listener.port}': Address already in use$"
+        ):
             await other.start()
+        nowhere = Listener(echo, replace(LOCAL, address="nowhere.invalid"))
+        with pytest.raises(Unavailable, match=r"cannot listen on 'nowhere.invalid:0': [A-Z]"):
+            await nowhere.start()
         await listener.stop(0)
         assert (listener.port, other.port) == (0, 0)
 

@@ -24,12 +24,10 @@ class _BuiltIn(NamedTuple):
     factory: str
     package: str
     """The framework's top-level package, which may not be installed."""
-    extra: str
-    """The extra of Bireme that installs it."""
 
 
 _BUILT_IN: Final = MappingProxyType(
-    {"onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime", "onnx")}
+    {"onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime")}
 )
 
 _NOT_YET: Final = (
@@ -84,7 +82,7 @@ def _make_built_in(name: str, built_in: _BuiltIn) -> Backend:
         if isinstance(error, ModuleNotFoundError) and error.name == built_in.package:
             raise Unsupported(
                 f"backend '{name}' needs the package '{built_in.package}', which is not installed; "
-                f"install it with: pip install 'bireme[{built_in.extra}]'"
+                f"install it with: pip install {built_in.package}"
             ) from None
         raise Unsupported(
             f"backend '{name}' cannot be used: importing '{built_in.package}' failed: {error}"

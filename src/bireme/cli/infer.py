@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:  # numpy and the wire code load when a request is really sent
     from bireme.cli.targets import Call, Target
@@ -115,6 +116,9 @@ def infer(
         )
         _print(target, call, as_json=as_json)
 
+    is_url_given = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
+    if is_url_given and model_repository is not None:
+        raise click.UsageError("--url asks a server, --model-repository does without one: give one of them")
     if model_repository is None:
         with closing(RemoteServer(url, timeout_s)) as server:
             ask(server)

@@ -8,6 +8,7 @@ status 0. A second signal, or the end of ``--exit-timeout-secs``, ends the proce
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import os
@@ -29,6 +30,7 @@ from bireme.types import Unavailable
 
 _logger = log.get_logger(__name__)
 
+_PORT_ERRORS = frozenset({errno.EADDRINUSE, errno.EACCES})
 _FLUSH_GRACE_S = 1.0
 """What a slow reader has at least to take the rest of its answer, once the models are done."""
 
@@ -110,8 +112,10 @@ class Serving:
         try:
             await front_end.start()
         except Unavailable as error:
+            cause = error.__cause__
+            what = "port" if isinstance(cause, OSError) and cause.errno in _PORT_ERRORS else "address"
             raise Unavailable(
-                f"{error.message}; choose another port for {name} with --{name.lower()}-port"
+                f"{error.message}; choose another {what} for {name} with --{name.lower()}-{what}"
             ) from error
         self._front_ends.append((name, front_end))
         host = f"[{address}]" if ":" in address else address

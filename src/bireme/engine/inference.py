@@ -68,10 +68,14 @@ class InferResult(Mapping[str, Array]):
 
     def tensor(self, name: str) -> Tensor:
         """Return an output with its data type."""
-        return self._tensors[name]
+        try:
+            return self._tensors[name]
+        except KeyError:
+            names = ", ".join(map(repr, self._tensors))
+            raise KeyError(f"no output {name!r}: the result has {names or 'none'}") from None
 
     def __getitem__(self, name: str) -> Array:
-        return self._tensors[name].to_numpy()
+        return self.tensor(name).to_numpy()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -129,6 +133,23 @@ def result_of(response: InferenceResponse) -> InferResult:
     return InferResult(response)
 
 
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse what would be taken in silence and mean something else.
+
+    Raises:
+        InvalidArgument: names the setting, what came and what is expected.
+    """
+    outputs = settings.get("outputs")
+    if isinstance(outputs, str):
+        raise InvalidArgument(
+            f"outputs: expected a list of names, got the text {outputs!r}; write [{outputs!r}]"
+        )
+    for name in ("priority", "timeout_us"):
+        value = settings.get(name, 0)
+        if not isinstance(value, int) or value < 0:
+            raise InvalidArgument(f"{name}: expected an integer from 0 on, got {value!r}")
+
+
 def make_tensors(
     model_name: str, specs: Mapping[str, TensorSpec], inputs: Mapping[str, Any]
 ) -> dict[str, Tensor]:
@@ -137,8 +158,14 @@ def make_tensors(
     Names that the model does not have are passed on for the model to refuse.
 
     Raises:
-        InvalidArgument: a value cannot be converted; names the input, what came and what is expected.
+        InvalidArgument: ``inputs`` is no mapping, or a value cannot be converted; names the input, what came and what
+            is expected.
     """
+    if not isinstance(inputs, Mapping):
+        raise InvalidArgument(
+            f"inputs of model '{model_name}': expected a mapping from name to values, with {', '.join(specs)}; "
+            f"got {type(inputs).__name__}"
+        )
     try:
         return {name: _make_tensor(name, specs.get(name), value) for name, value in inputs.items()}
     except _Misfit as misfit:

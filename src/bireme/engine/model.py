@@ -271,7 +271,7 @@ class Model:
         if isinstance(error, BiremeError):
             return error
         log.error("model '%s' version %d failed", self.name, self.version, exc_info=error)
-        return BackendFailed(f"model '{self.name}' version {self.version} failed: {error}")
+        return BackendFailed(f"model '{self.name}' version {self.version} failed: {str(error).strip()}")
 
     def _answer(self, execution: Execution, results: Results) -> None:
         """Answer the requests of a batch in order, and count it."""

@@ -100,5 +100,6 @@ def suggest(name: str, known: Iterable[str]) -> str:
         return f"; did you mean '{trimmed}'? The name has a blank at its start or end"
     if len(names) > _MOST_NAMES_COMPARED or len(name) > _LONGEST_NAME_COMPARED:
         return ""
-    near = get_close_matches(name, names, n=1, cutoff=0.75)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    by_folded = {other.casefold(): other for other in names}
+    near = get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.75)
+    return f"; did you mean '{by_folded[near[0]]}'?" if near else ""

@@ -29,6 +29,7 @@ from bireme.engine.inference import (
     InferResult,
     InferSettings,
     Waiter,
+    check_settings,
     make_tensors,
     result_of,
     wake_task,
@@ -154,7 +155,7 @@ class Server:
         for line in status_table(lifecycle.table.index(directories)):
             log.info("%s", line)
         if failures and self.options.exit_on_error:
-            reasons = "; ".join(error.message.strip() for error in failures.values())
+            reasons = "; ".join(error.message.strip().rstrip(";") for error in failures.values())
             raise Internal(f"failed to load all models: {reasons}")
         self._latest = lifecycle.table.latest
         self._versions = lifecycle.table.versions
@@ -294,6 +295,12 @@ class Server:
         self, name: str, inputs: Mapping[str, Any], *, version: int = -1, **settings: Any
     ) -> InferenceRequest:
         """Return a request with ``inputs`` as tensors; the caller sets ``respond`` and ``context``."""
+        if settings:
+            check_settings(settings)
+        if self._state is ServerState.NEW:
+            raise Unavailable(
+                "Server not ready: start it, by 'with Server(...) as server' or 'await server.start()'"
+            )
         model = self.model(name, version)
         policy = model.config.model_transaction_policy
         if policy is not None and policy.decoupled:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
 
 from bireme.frontend.http.connection import HttpConnection
@@ -81,7 +83,7 @@ class Listener:
             )
         except OSError as error:
             raise Unavailable(
-                f"cannot listen on '{options.address}:{options.port}': {error.strerror or error}"
+                f"cannot listen on '{options.address}:{options.port}': {_reason(error)}"
             ) from error
 
     async def stop(self, grace_s: float) -> None:
@@ -146,3 +148,10 @@ class Listener:
 
 def _ignore(request: InferenceRequest) -> None:
     """Nothing to cancel."""
+
+
+def _reason(error: OSError) -> str:
+    """Return what the system says; event loops put the address before it once more."""
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
