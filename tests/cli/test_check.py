@@ -206,3 +206,34 @@ def test_the_command_exits_with_0_if_all_is_well_and_speaks_json(tmp_path, capsy
 def test_a_repository_that_is_none_is_an_error(tmp_path, capsys):
     assert 1 == run(["repo", "check", str(tmp_path / "nothing")])
     assert "not a valid directory" in capsys.readouterr().err
+
+
+def test_what_is_odd_is_noted_and_the_model_is_good(tmp_path):
+    add_model(tmp_path, "m", save_plus_one, config="response_cache { enable: true }")
+    path = add_model(tmp_path, "n", save_plus_one, config="")
+    (path / "config.pbtxt").rename(path / "config.pbtx")
+
+    found = check(tmp_path)
+
+    assert all(report.is_good for report in found.values())
+    assert ["'response_cache' has no effect yet: every request runs the model"] == found["m"].notes
+    assert [f"{path / 'config.pbtx'}: ignored; a config file is called config.pbtxt"] == found["n"].notes
+
+
+def test_a_model_in_place_of_a_repository_is_recognised(tmp_path):
+    add_model(tmp_path, "m", save_plus_one)
+
+    (fault,) = check(tmp_path / "m")["1"].faults
+
+    assert fault.endswith(
+        f"'{tmp_path / 'm'}' seems to be a model, not a repository: the repository is '{tmp_path}'"
+    )
+
+
+def test_a_repository_without_models_is_an_error(tmp_path, capsys):
+    assert 1 == run(["repo", "check", str(tmp_path)])
+
+    assert (
+        f"no models in {tmp_path}: a model is a directory such as NAME/1/model.onnx"
+        in capsys.readouterr().err
+    )

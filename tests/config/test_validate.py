@@ -96,6 +96,13 @@ GENERAL = [
         "unexpected platform type 'odd' for m: no 'backend' is set and the platform implies none",
     ),
     (
+        'platform: "onnxruntime"',
+        (
+            "unexpected platform type 'onnxruntime' for m: no 'backend' is set and the platform implies none; did you mean "
+            "'onnxruntime_onnx'?"
+        ),
+    ),
+    (
         'backend: "onnxruntime" platform: "tensorrt_plan"',
         (
             "unexpected 'platform' and 'backend' pair, got:tensorrt_plan, onnxruntime for m: backend 'onnxruntime' goes "

@@ -281,3 +281,12 @@ def test_there_is_no_polling_unless_asked_for(tmp_path, settings):
             assert control._polling is None
 
     asyncio.run(main())
+
+
+def test_an_empty_repository_is_worth_a_warning(tmp_path, caplog):
+    async def main():
+        async with controlled(tmp_path) as (control, _, _):
+            assert await control.load_initial() == {}
+
+    asyncio.run(main())
+    assert caplog.messages == [f"no models in '{tmp_path}': a model is a directory such as NAME/1/model.onnx"]

@@ -136,3 +136,16 @@ def test_what_is_there_can_be_read_in_a_debugger(two_repositories):
     assert str(two_repositories[0]) in repr(storage)
     assert "temporary=False" in repr(storage.check_out("only_a"))
     assert repr(storage.fingerprint("only_a")) == "Fingerprint(2 paths)"
+
+
+def test_a_config_file_by_another_name_is_ignored_with_one_warning(tmp_path, caplog):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtx").touch()
+    catalogue = Catalogue.open([str(tmp_path)])
+
+    for _ in range(2):
+        catalogue.list_versions(tmp_path / "m")
+
+    assert caplog.messages == [
+        f"ignore '{tmp_path / 'm' / 'config.pbtx'}': a config file is called config.pbtxt"
+    ]

@@ -11,6 +11,9 @@ from bireme.repository.layout import (
     is_leftover,
     is_model_candidate,
     list_versions,
+    misnamed_config,
+    misplaced_files,
+    no_versions,
     parse_version,
     select_versions,
 )
@@ -123,3 +126,37 @@ def test_a_named_config_is_used_where_there_is_one(tmp_path):
     assert config_path(tmp_path, "fast") == tmp_path / "configs" / "fast.pbtxt"
     assert config_path(tmp_path, "slow") == tmp_path / "config.pbtxt"
     assert config_path(tmp_path) == tmp_path / "config.pbtxt"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["config.pbtx", "labels.txt"], "config.pbtx"),
+        (["Config.PBTXT"], "Config.PBTXT"),
+        (["config.pbtxt", "config.pbtxt.txt"], None),
+        (["config.pbtxt~", ".config.pbtxt", "config.json", "labels.txt"], None),
+        ([], None),
+    ],
+)
+def test_a_misspelt_config_file_is_found(tmp_path, files, found):
+    for name in files:
+        (tmp_path / name).touch()
+
+    assert misnamed_config(tmp_path) == found
+
+
+def test_a_model_file_on_the_wrong_level_is_found(tmp_path):
+    for place in ("m/1", "n"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "model.onnx").touch()
+
+    assert misplaced_files(tmp_path / "m") == ""
+    assert misplaced_files(tmp_path / "n") == (
+        "; 'model.onnx' lies in the model's own directory: move it into 'n/1'"
+    )
+    assert misplaced_files(tmp_path / "m" / "1") == (
+        f"; '{tmp_path / 'm'}' seems to be a model, not a repository: the repository is '{tmp_path}'"
+    )
+    assert no_versions("n", None, tmp_path / "n", ()).endswith(
+        "has no version directories" + misplaced_files(tmp_path / "n")
+    )

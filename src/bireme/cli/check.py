@@ -7,7 +7,7 @@ file itself, opened by its backend and warmed up as the server would. What is wr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,18 +18,24 @@ from bireme.cli.places import Places
 from bireme.config import (
     ModelConfig,
     apply_autocomplete,
-    complete_backend,
     find_faults,
     normalise,
     normalise_instance_groups,
     parse_text,
     read_labels,
 )
-from bireme.engine.load_plan import LoadOverride, plan_load
+from bireme.engine.load_plan import LoadOverride, features_without_effect, plan_load
 from bireme.engine.loading import load_version
 from bireme.engine.options import ServerOptions
-from bireme.repository import Catalogue, ConfigRules, select_versions
-from bireme.repository.layout import config_path, list_versions
+from bireme.repository import (
+    Catalogue,
+    ConfigRules,
+    find_backend,
+    misnamed_config,
+    no_versions,
+    select_versions,
+)
+from bireme.repository.layout import CONFIG_FILE, config_path, list_versions
 from bireme.types import BiremeError, InvalidArgument
 
 
@@ -102,13 +108,19 @@ class _ModelCheck:
             self._report.notes.append(
                 f"{self._dir / odd}: ignored, a version directory is a positive integer without leading zero"
             )
+        misnamed = misnamed_config(self._dir)
+        if misnamed:
+            self._report.notes.append(
+                f"{self._dir / misnamed}: ignored; a config file is called {CONFIG_FILE}"
+            )
         config = self._read_config(min(map(str, found.versions), default=None))
         if config is None:
             return self._report
         self._report.backend = config.backend
         self._report.versions = tuple(select_versions(config.version_policy, found.versions))
+        self._report.notes.extend(features_without_effect(config))
         self._check_labels(config)
-        self._check_plan()
+        self._check_plan(config, found.versions)
         if self._opens_models and config.backend:
             for version in self._report.versions:
                 self._check_version(config, version)
@@ -134,7 +146,7 @@ class _ModelCheck:
             self._report.add(f"{path}: the config file is mandatory while auto-completion is disabled")
         try:
             version_dir = self._dir / first_version if first_version else None
-            config = normalise(complete_backend(config, self._name, version_dir))
+            config = normalise(find_backend(config, self._name, self._dir, version_dir))
         except BiremeError as error:
             self._add(error.message)
             return None
@@ -149,11 +161,11 @@ class _ModelCheck:
                 except BiremeError as error:
                     self._add(error.message)
 
-    def _check_plan(self) -> None:
+    def _check_plan(self, config: ModelConfig, available: Iterable[int]) -> None:
         """Ask what a load would do; a config without faults may still ask for what is not supported."""
         if self._report.faults:
             if not self._report.versions:
-                self._report.add(f"{self._dir}: no version directory would be loaded")
+                self._add(no_versions(self._name, config.version_policy, self._dir, available))
             return
         rules = ConfigRules(self._options.model_config_name, self._auto_complete)
         try:

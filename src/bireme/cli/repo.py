@@ -51,7 +51,7 @@ def check(
     """Check every model in the repositories PATH and tell all faults at once.
 
     Reads configs, labels and version directories, opens each model and warms it up, as the server would. The exit
-    status is 1 if any model would not load.
+    status is 1 if any model would not load, or if there is none.
     """
     from bireme.cli.check import check_repositories
     from bireme.engine.options import ServerOptions
@@ -71,8 +71,12 @@ def check(
         import orjson
 
         click.echo(orjson.dumps([asdict(report) for report in reports], option=orjson.OPT_INDENT_2))
-    else:
+    elif reports:
         _print_summary(reports)
+    if not reports:
+        raise click.ClickException(
+            f"no models in {', '.join(paths)}: a model is a directory such as NAME/1/model.onnx"
+        )
     return int(not all(report.is_good for report in reports))
 
 

@@ -42,6 +42,7 @@ RULES: Final = (
     BackendRule("python", "", "model.py", may_be_directory=True),
 )
 """In the order in which they are tried."""
+PLATFORMS: Final = (*(rule.platform for rule in RULES if rule.platform), ENSEMBLE_PLATFORM)
 
 _PLATFORM_ALIASES: Final = {"libtorch": "pytorch_libtorch"}
 # Triton gives these a platform only if a file or the config says which.
@@ -126,7 +127,7 @@ def _no_backend(config: ModelConfig, name: str, version_dir: Path | None) -> str
         )
     message += "Expected model name of the form 'model.<backend_name>'"
     if version_dir is None:
-        return f"{message}, or a version directory such as '{name}/1' with a model file in it."
+        return f"{message}, or a version directory such as '{name}/1' with a model file in it"
     known = [rule.filename for rule in RULES]
     found = sorted(path.name for path in version_dir.iterdir()) if version_dir.is_dir() else []
     message += f", or one of these in '{version_dir.name}': {', '.join(known)}. Found: {', '.join(found) or 'nothing'}"

@@ -17,8 +17,8 @@ from bireme.repository import (
     ConfigRules,
     Fingerprint,
     ModelDirectory,
-    describe_policy,
     missing_versions,
+    no_versions,
     read_config,
     select_versions,
     version_of_path,
@@ -120,17 +120,15 @@ def _plan(
     first = min(map(str, available), default=None)
     config = read_config(name, model_dir, model_dir / first if first else None, rules, override.config)
     _check_supported(config)
+    for feature in features_without_effect(config):
+        log.warning("model '%s': %s", name, feature)
     versions = tuple(select_versions(config.version_policy, available))
     for version in missing_versions(config.version_policy, available):
         log.error(
             "version %d is specified for model '%s', but the version directory is not present", version, name
         )
     if not versions:
-        raise InvalidArgument(
-            f"at least one version must be available under the version policy of model '{name}': the policy is "
-            f"{describe_policy(config.version_policy)}, "
-            f"'{model_dir}' has {', '.join(map(str, available)) or 'no version directories'}"
-        )
+        raise InvalidArgument(no_versions(name, config.version_policy, model_dir, available))
     source = replace(source, config=config)
     kept = _unchanged(source, loaded).intersection(ready, versions)
     return LoadPlan(name, source, versions, frozenset(kept))
@@ -153,6 +151,13 @@ def _locate(
         raise NotInRepository(name, error.message) from None
     except OSError as error:
         raise NotInRepository(name, f"its directory cannot be read: {error}") from error
+
+
+def features_without_effect(config: ModelConfig) -> list[str]:
+    """Return, for a warning each, what the config asks for and this server does not do yet without refusing the model."""
+    if config.response_cache is not None and config.response_cache.enable:
+        return ["'response_cache' has no effect yet: every request runs the model"]
+    return []
 
 
 def _check_supported(config: ModelConfig) -> None:

@@ -54,6 +54,9 @@ class ModelControl:
         if self._mode is ModelControlMode.EXPLICIT and self._load_model != ("*",):
             return await self._lifecycle.load_all(dict.fromkeys(self._load_model))
         names = await asyncio.to_thread(self._catalogue.list_names)
+        if not names:
+            where = ", ".join(f"'{storage.location}'" for storage in self._catalogue.storages)
+            log.warning("no models in %s: a model is a directory such as NAME/1/model.onnx", where)
         failures = {
             name: self._lifecycle.mark_duplicate(name, [storage.location for storage in storages])
             for name, storages in names.items()

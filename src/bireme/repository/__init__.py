@@ -1,9 +1,15 @@
 """Model repositories: storage, layout, versions, what has changed, and the config that a load starts with."""
 
 from bireme.repository.catalogue import Catalogue, Snapshot
-from bireme.repository.configuration import ConfigRules, read_config
+from bireme.repository.configuration import ConfigRules, find_backend, read_config
 from bireme.repository.fingerprint import Fingerprint, take_fingerprint, version_of_path
-from bireme.repository.layout import check_model_name, describe_policy, missing_versions, select_versions
+from bireme.repository.layout import (
+    check_model_name,
+    misnamed_config,
+    missing_versions,
+    no_versions,
+    select_versions,
+)
 from bireme.repository.override import write_override
 from bireme.repository.polling import Changes, PollTracker
 from bireme.repository.storage import LocalStorage, ModelDirectory, Storage
@@ -19,8 +25,10 @@ __all__ = [
     "Snapshot",
     "Storage",
     "check_model_name",
-    "describe_policy",
+    "find_backend",
+    "misnamed_config",
     "missing_versions",
+    "no_versions",
     "read_config",
     "select_versions",
     "take_fingerprint",

@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bireme.repository.fingerprint import Fingerprint
-from bireme.repository.layout import VersionDirs, is_model_candidate, list_versions
+from bireme.repository.layout import (
+    CONFIG_FILE,
+    VersionDirs,
+    is_model_candidate,
+    list_versions,
+    misnamed_config,
+)
 from bireme.repository.storage import Storage, open_storage
 from bireme.types import NotFound
 
@@ -92,13 +98,17 @@ class Catalogue:
         return Snapshot(models, duplicates, frozenset(unreadable), is_complete)
 
     def list_versions(self, model_dir: Path) -> VersionDirs:
-        """As `layout.list_versions`, and warn once of every odd directory."""
+        """As `layout.list_versions`, and warn once of every odd directory and of a config file by another name."""
         found = list_versions(model_dir)
         for name in found.odd:
             self._warn(
                 model_dir / name,
                 f"ignore '{model_dir / name}': a version directory is a positive integer without leading zero",
             )
+        misnamed = misnamed_config(model_dir)
+        if misnamed:
+            path = model_dir / misnamed
+            self._warn(path, f"ignore '{path}': a config file is called {CONFIG_FILE}")
         return found
 
     def _list(self) -> tuple[dict[str, list[Storage]], bool]:

@@ -14,7 +14,7 @@ from bireme.config import (
     parse_text,
     validate,
 )
-from bireme.repository.layout import config_path
+from bireme.repository.layout import config_path, misplaced_files
 from bireme.types import InvalidArgument
 
 
@@ -41,11 +41,25 @@ def read_config(
         InvalidArgument: names the file or the override, the field, what was found and what is expected.
     """
     config = _parse(name, model_dir, rules, override)
-    config = normalise(complete_backend(config, name, version_dir))
+    config = normalise(find_backend(config, name, model_dir, version_dir))
     if not config.name:
         config = replace(config, name=name)
     validate(config, name=name, require_io=not rules.auto_complete)
     return normalise_instance_groups(config, num_gpus=rules.num_gpus)
+
+
+def find_backend(config: ModelConfig, name: str, model_dir: Path, version_dir: Path | None) -> ModelConfig:
+    """As `complete_backend`, and hint at files that lie in the wrong directory.
+
+    Raises:
+        InvalidArgument: nothing says which backend it is.
+    """
+    try:
+        return complete_backend(config, name, version_dir)
+    except InvalidArgument as error:
+        if version_dir is not None:
+            raise
+        raise InvalidArgument(error.message + misplaced_files(model_dir)) from None
 
 
 def _parse(name: str, model_dir: Path, rules: ConfigRules, override: str | None) -> ModelConfig:

@@ -8,11 +8,13 @@ Source: Triton ``model_repository_manager.cc`` and ``model_lifecycle.cc`` (``Ver
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bireme.config.backend_rules import RULES
 from bireme.config.model_config import ModelVersionPolicy
 from bireme.types import InvalidArgument
 
@@ -125,3 +127,42 @@ def config_path(model_dir: Path, config_name: str = "") -> Path:
         if named.is_file():
             return named
     return model_dir / CONFIG_FILE
+
+
+def misnamed_config(model_dir: Path) -> str | None:
+    """Return the name of a file that was probably meant to be the config file; None where that one is there.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    if (model_dir / CONFIG_FILE).is_file():
+        return None
+    with os.scandir(model_dir) as entries:
+        names = {entry.name.lower(): entry.name for entry in entries if entry.is_file()}
+    near = difflib.get_close_matches(
+        CONFIG_FILE, [name for name in names if not is_leftover(name)], n=1, cutoff=0.8
+    )
+    return names[near[0]] if near else None
+
+
+def no_versions(
+    name: str, policy: ModelVersionPolicy | None, model_dir: Path, available: Iterable[int]
+) -> str:
+    """Return why no version of a model can be loaded: what the policy wants, and what is there."""
+    found = ", ".join(map(str, available))
+    return (
+        f"at least one version must be available under the version policy of model '{name}': the policy is "
+        f"{describe_policy(policy)}, '{model_dir}' has {found or 'no version directories'}"
+        f"{'' if found else misplaced_files(model_dir)}"
+    )
+
+
+def misplaced_files(model_dir: Path) -> str:
+    """Return a hint, to follow a message, at model files that lie one level too high or too low; empty if none do."""
+    files = [rule.filename for rule in RULES if (model_dir / rule.filename).exists()]
+    if not files:
+        return ""
+    parent = model_dir.parent
+    if parse_version(model_dir.name) is not None:
+        return f"; '{parent}' seems to be a model, not a repository: the repository is '{parent.parent}'"
+    return f"; '{files[0]}' lies in the model's own directory: move it into '{model_dir.name}/1'"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bireme.config.backend_rules import ENSEMBLE_PLATFORM, canonical_platform, platforms_of
+from bireme.config.backend_rules import ENSEMBLE_PLATFORM, PLATFORMS, canonical_platform, platforms_of
+from bireme.config.faults import near_name
 from bireme.config.model_config import MetricControl, ModelConfig
 
 
@@ -41,9 +42,10 @@ def _name(config: ModelConfig, name: str) -> Iterator[str]:
 def _backend(config: ModelConfig) -> Iterator[str]:
     is_ensemble = config.platform == ENSEMBLE_PLATFORM
     if not config.backend and not is_ensemble:
+        near = near_name(config.platform, PLATFORMS)
         yield (
             f"unexpected platform type '{config.platform}' for {config.name}: no 'backend' is set and the platform "
-            f"implies none"
+            f"implies none" + (f"; did you mean '{near}'?" if near else "")
         )
     elif config.backend and is_ensemble:
         yield (
