@@ -94,3 +94,31 @@ def test_a_config_that_is_no_file_is_refused(tmp_path):
     (tmp_path / "config.pbtxt").mkdir()
     with pytest.raises(InvalidArgument, match="cannot read the config of model 'm'"):
         read(tmp_path)
+
+
+def test_every_broken_rule_is_told_with_its_line(tmp_path):
+    path = tmp_path / "config.pbtxt"
+    path.write_text(
+        'backend: "fake"\nmax_batch_size: -2\ninput [{ name: "X" data_type: TYPE_FP32 dims: [ 0 ] }]\n'
+    )
+
+    with pytest.raises(InvalidArgument) as caught:
+        read(tmp_path)
+
+    batch, dims = caught.value.message.split("; ", 1)
+    assert batch == f"{path}:2:1: 'max_batch_size' must be non-negative value for m: found -2"
+    assert dims.startswith(f"{path}:3:")
+    assert "'X'" in dims
+
+
+def test_a_wrong_instance_group_is_told_with_its_line(tmp_path):
+    path = tmp_path / "config.pbtxt"
+    path.write_text('backend: "fake"\ninstance_group [ { kind: KIND_GPU } ]\n')
+
+    with pytest.raises(InvalidArgument, match=rf"^{path}:2:18: instance group"):
+        read(tmp_path)
+
+
+def test_a_broken_rule_of_an_override_has_no_line(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"^'max_batch_size' must be non-negative"):
+        read(add_fake_model(tmp_path, "m"), override='{"backend": "fake", "max_batch_size": -2}')

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from bireme.backends.interface import Backend, LoadedModel, ModelContext
 from bireme.backends.registry import get_backend
-from bireme.cli.places import Places
 from bireme.config import (
     ModelConfig,
+    Places,
     apply_autocomplete,
     find_faults,
     normalise,
@@ -208,7 +208,9 @@ class _ModelCheck:
 
     def _add(self, fault: str, version_dir: Path | None = None) -> None:
         """Take a fault with its place: a line of the config, else the version's or the model's directory."""
-        if self._places is not None and (version_dir is None or self._places.knows(fault)):
+        if self._places is not None and fault.startswith(f"{self._places.path}:"):
+            self._report.add(fault)
+        elif self._places is not None and (version_dir is None or self._places.knows(fault)):
             self._report.add(self._places.prefix(fault) + fault)
         else:
             self._report.add(f"{version_dir or self._dir}: {fault}")

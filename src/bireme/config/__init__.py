@@ -12,6 +12,7 @@ from bireme.config.json_writer import to_json
 from bireme.config.labels import read_labels
 from bireme.config.model_config import ModelConfig
 from bireme.config.normalise import normalise
+from bireme.config.places import Places
 from bireme.config.proto import from_proto, to_proto
 from bireme.config.text_reader import parse_text
 from bireme.config.text_writer import to_text
@@ -19,6 +20,7 @@ from bireme.config.validate import find_faults, validate
 
 __all__ = [
     "ModelConfig",
+    "Places",
     "apply_autocomplete",
     "complete_backend",
     "find_faults",

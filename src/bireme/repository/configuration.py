@@ -7,12 +7,13 @@ from pathlib import Path
 
 from bireme.config import (
     ModelConfig,
+    Places,
     complete_backend,
+    find_faults,
     normalise,
     normalise_instance_groups,
     parse_json,
     parse_text,
-    validate,
 )
 from bireme.repository.layout import config_path, misplaced_files
 from bireme.types import InvalidArgument
@@ -40,12 +41,19 @@ def read_config(
     Raises:
         InvalidArgument: names the file or the override, the field, what was found and what is expected.
     """
-    config = _parse(name, model_dir, rules, override)
-    config = normalise(find_backend(config, name, model_dir, version_dir))
-    if not config.name:
-        config = replace(config, name=name)
-    validate(config, name=name, require_io=not rules.auto_complete)
-    return normalise_instance_groups(config, num_gpus=rules.num_gpus)
+    config, places = _parse(name, model_dir, rules, override)
+    try:
+        config = normalise(find_backend(config, name, model_dir, version_dir))
+        if not config.name:
+            config = replace(config, name=name)
+        faults = find_faults(config, name=name, require_io=not rules.auto_complete)
+        if not faults:
+            return normalise_instance_groups(config, num_gpus=rules.num_gpus)
+    except InvalidArgument as error:
+        if places is None or not places.knows(error.message):
+            raise
+        faults = [error.message]
+    raise InvalidArgument("; ".join((places.prefix(fault) if places else "") + fault for fault in faults))
 
 
 def find_backend(config: ModelConfig, name: str, model_dir: Path, version_dir: Path | None) -> ModelConfig:
@@ -62,18 +70,22 @@ def find_backend(config: ModelConfig, name: str, model_dir: Path, version_dir: P
         raise InvalidArgument(error.message + misplaced_files(model_dir)) from None
 
 
-def _parse(name: str, model_dir: Path, rules: ConfigRules, override: str | None) -> ModelConfig:
+def _parse(
+    name: str, model_dir: Path, rules: ConfigRules, override: str | None
+) -> tuple[ModelConfig, Places | None]:
+    """Return the config, and where its fields stand if it comes from a file."""
     if override is not None:
         try:
-            return parse_json(override, "config override")
+            return parse_json(override, "config override"), None
         except InvalidArgument as error:
             raise InvalidArgument(f"Invalid config override: {error.message}") from error
     path = config_path(model_dir, rules.config_name)
     try:
-        return parse_text(path.read_text("utf-8"), path)
+        text = path.read_text("utf-8")
+        return parse_text(text, path), Places(path, text)
     except FileNotFoundError:
         if rules.auto_complete:
-            return ModelConfig()
+            return ModelConfig(), None
         raise InvalidArgument(
             f"model '{name}' has no config file: '{path}' is mandatory while auto-completion is disabled"
         ) from None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bireme.cli.places import Places
+from bireme.config.places import Places
 
 CONFIG = """\
 name: "other"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 from bireme.config.text_syntax import Entry, Node, position, read_tree
@@ -19,12 +20,16 @@ _GROUP = re.compile(r"instance group \S+_(\d+) ")
 
 
 class Places:
-    """The places of one config file."""
+    """The places of one config file, whose text must be without syntax errors."""
 
     def __init__(self, path: Path, text: str) -> None:
-        self._path = path
+        self.path = path
         self._text = text
-        self._root, _ = read_tree(text)
+
+    @cached_property
+    def _root(self) -> Node:
+        root, _ = read_tree(self._text)  # only once there is a fault: good configs are read once
+        return root
 
     def knows(self, fault: str) -> bool:
         """Whether ``fault`` speaks of something that stands in the file."""
@@ -34,9 +39,9 @@ class Places:
         """Return ``path:line:column: `` for what ``fault`` speaks of; without line where it speaks of no place."""
         offset = self._find(fault)
         if offset is None:
-            return f"{self._path}: "
+            return f"{self.path}: "
         line, column = position(self._text, offset)
-        return f"{self._path}:{line}:{column}: "
+        return f"{self.path}:{line}:{column}: "
 
     def _find(self, fault: str) -> int | None:
         tensor = _TENSOR.search(fault)
