@@ -4,6 +4,7 @@
 VENV ?= .venv
 PYTHON ?=
 PORT ?= 8000
+METRICS_PORT ?= 8002
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 VISION := examples/vision
@@ -18,9 +19,9 @@ help: ## show this list
 demo: $(VENV)/.demo ## build the example models, serve them, send real pictures, print the answers
 	@$(BIN)/python $(VISION)/demo.py
 
-serve: $(VENV)/.demo ## serve the example repository until Ctrl-C (PORT=8000)
+serve: $(VENV)/.demo ## serve the example repository until Ctrl-C (PORT=8000 METRICS_PORT=8002)
 	@$(BIN)/python $(VISION)/build.py --quiet
-	@exec $(BIN)/bireme serve --model-repository $(VISION)/models --http-port $(PORT)
+	@exec $(BIN)/bireme serve --model-repository $(VISION)/models --http-port $(PORT) --metrics-port $(METRICS_PORT)
 
 test: $(VENV)/.dev ## run the whole test suite
 	@scripts/test

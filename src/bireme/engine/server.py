@@ -162,7 +162,7 @@ class Server:
         self._state = ServerState.READY
         self._control.start_polling()
         seconds = (time.monotonic_ns() - start_ns) / 1e9
-        log.info("server '%s' is ready after %.2f s", self.options.id, seconds)
+        log.info("server '%s': models loaded in %.2f s", self.options.id, seconds)
 
     async def stop(self, timeout_s: float | None = None) -> bool:
         """Refuse new requests at once, finish those in flight, close the models; whether all of it was done.
