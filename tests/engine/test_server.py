@@ -543,6 +543,18 @@ def test_before_the_start_everything_is_unavailable(serve, call, text):
     serve(scenario, start=False)
 
 
+def test_an_announced_stop_is_not_ready_but_takes_requests_until_the_stop(serve):
+    async def scenario(server):
+        server.announce_stop()
+        assert not server.is_ready
+        assert server.state is ServerState.EXITING
+        assert (await server.ainfer("plus", {"X": [1]}))["Y"].tolist() == [2.0]
+        assert await server.stop()
+        assert server.state is ServerState.STOPPED
+
+    serve(scenario)
+
+
 def test_a_stop_refuses_new_requests_at_once_and_finishes_the_others(serve, backend):
     async def scenario(server):
         backend.gate.clear()

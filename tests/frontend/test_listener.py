@@ -15,7 +15,7 @@ from bireme.frontend.http import ConnectionLimits, HttpFrontend, HttpOptions, Li
 from bireme.frontend.http.listener import Listener
 from bireme.frontend.metrics import MetricsFrontend
 from bireme.types import Unavailable
-from http_fakes import EchoRoute, FakeServer, HoldRoute, echo, parse_replies, request, until
+from http_fakes import EchoRoute, FakeServer, HoldRoute, echo, parse_replies, post_infer, request, until
 
 GET = request("/v2/health/live")
 LOCAL = ListenOptions("127.0.0.1", 0)
@@ -246,5 +246,49 @@ def test_metrics_page(run, method, path, status, body):
             assert reply.body == body
             assert reply.headers["content-type"] == "text/plain; charset=utf-8"
         await frontend.stop(0)
+
+    run(scenario)
+
+
+def test_retiring_cuts_off_nobody_between_two_requests(run):
+    async def scenario():
+        front_end = HttpFrontend(FakeServer(), HttpOptions("127.0.0.1", 0))
+        await front_end.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", front_end.port)
+        writer.write(GET)
+        (before,) = parse_replies(await reader.readuntil(b"\r\n\r\n"))
+        await front_end.retire(1)
+        writer.write(GET)  # on the connection that was idle
+        (after,) = parse_replies(await reader.read())
+        (of_new,) = parse_replies(await ask(front_end.port, GET))
+        writer.close()
+        await front_end.stop(1)
+        return before, after, of_new
+
+    before, after, of_new = run(scenario)
+    assert "connection" not in before.headers
+    assert after.status == of_new.status == 200
+    assert after.headers["connection"] == of_new.headers["connection"] == "close"
+
+
+def test_retiring_waits_until_received_bodies_are_with_the_engine(run):
+    """Otherwise a large JSON body that came before the signal would be refused after it."""
+
+    async def scenario():
+        server = FakeServer()
+        server.holds = True
+        front_end = HttpFrontend(server, HttpOptions("127.0.0.1", 0, offload_size=10))
+        await front_end.start()
+        tensor = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1]}
+        _, writer = await asyncio.open_connection("127.0.0.1", front_end.port)
+        writer.write(post_infer({"inputs": [tensor]}))
+        await until(lambda: front_end.num_connections)
+        await until(lambda: front_end._api._preparations)
+        assert not server.submitted
+        await front_end.retire(10)
+        assert len(server.submitted) == 1
+        server.answer(server.held[0])
+        writer.close()
+        await front_end.stop(1)
 
     run(scenario)

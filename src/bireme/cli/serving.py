@@ -38,6 +38,8 @@ _FLUSH_GRACE_S = 1.0
 class _FrontEnd(Protocol):
     async def start(self) -> None: ...
 
+    async def retire(self, timeout_s: float) -> None: ...
+
     async def stop(self, grace_s: float) -> None: ...
 
     @property
@@ -126,6 +128,9 @@ class Serving:
         timeout_s = self._settings.server.exit_timeout_secs
         deadline = time.monotonic() + timeout_s
         # The ports stay open meanwhile: probes hear "not ready" and requests a clear refusal, not a reset.
+        self._server.announce_stop()
+        await asyncio.gather(*(front_end.retire(timeout_s) for _, front_end in self._front_ends))
+        timeout_s = max(0.0, deadline - time.monotonic())
         is_clean = await self._server.stop(timeout_s)
         if not is_clean:
             _logger.error("not everything finished within --exit-timeout-secs=%g", timeout_s)

@@ -164,6 +164,11 @@ class Server:
         seconds = (time.monotonic_ns() - start_ns) / 1e9
         log.info("server '%s': models loaded in %.2f s", self.options.id, seconds)
 
+    def announce_stop(self) -> None:
+        """Be not ready from now on. Requests are still taken until `stop`: front ends hand over what they have received."""
+        if self._state in (ServerState.INITIALIZING, ServerState.READY):
+            self._state = ServerState.EXITING
+
     async def stop(self, timeout_s: float | None = None) -> bool:
         """Refuse new requests at once, finish those in flight, close the models; whether all of it was done.
 
@@ -171,7 +176,7 @@ class Server:
         answered `Unavailable`. Calling it again waits for the stop that is under way.
         """
         if self._stopping is None:
-            if self._state not in (ServerState.INITIALIZING, ServerState.READY):
+            if self._state not in (ServerState.INITIALIZING, ServerState.READY, ServerState.EXITING):
                 return True
             assert self._loop is not None
             assert self._starting is not None

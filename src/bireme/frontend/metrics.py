@@ -48,6 +48,10 @@ class MetricsFrontend:
         """
         await self._listener.start()
 
+    async def retire(self, timeout_s: float) -> None:  # noqa: ARG002 (nothing is pending between two events)
+        """Prepare for the end: every answer is its connection's last."""
+        self._listener.retire()
+
     async def stop(self, grace_s: float = 0.0) -> None:
         """Accept nothing more, close idle connections, let requests in flight finish for ``grace_s``, then cut them."""
         await self._listener.stop(grace_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -23,7 +24,16 @@ _NUM_THREADS = 2
 class Api:
     """Shared by all handlers. Loop thread only."""
 
-    __slots__ = ("_pool", "_tasks", "header_pattern", "limits", "offload", "options", "server")
+    __slots__ = (
+        "_pool",
+        "_preparations",
+        "_tasks",
+        "header_pattern",
+        "limits",
+        "offload",
+        "options",
+        "server",
+    )
 
     def __init__(self, server: Server, options: HttpOptions) -> None:
         """Prepare.
@@ -38,6 +48,7 @@ class Api:
         self.offload = JsonOffload(self.limits)
         self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="bireme-http")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._preparations: set[asyncio.Task[None]] = set()
 
     def spawn(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work``, which answers ``exchange``; its errors become the answer."""
@@ -45,6 +56,22 @@ class Api:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def spawn_preparation(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work``, which brings the received ``exchange`` to the engine; as `spawn`."""
+        task = self.spawn(exchange, work)
+        self._preparations.add(task)
+        task.add_done_callback(self._preparations.discard)
+        return task
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait until what is being prepared now has been given to the engine; for ``timeout_s`` at most."""
+        deadline_s = time.monotonic() + timeout_s
+        for _ in range(
+            2
+        ):  # parsing may be followed by the decoding of BYTES; what comes later is not waited for
+            if self._preparations:
+                await asyncio.wait(self._preparations, timeout=max(0.0, deadline_s - time.monotonic()))
 
     async def in_thread(self, work: Callable[..., T], *args: Any) -> T:
         """Run ``work``, which lets go of the GIL, beside the loop."""

@@ -239,6 +239,10 @@ class HttpConnection(RequestReceiver):
         """Whether nothing is asked for behind ``exchange``."""
         return not self._queue or self._queue[-1] is exchange
 
+    def retire(self) -> None:
+        """Make the next answer that has nothing behind it the last; an idle connection stays until then."""
+        self.is_closing = True
+
     def drain(self) -> None:
         """Answer what has been asked, then close; at once when that is nothing."""
         self.is_closing = True

@@ -50,6 +50,15 @@ class HttpFrontend:
         """
         await self._listener.start()
 
+    async def retire(self, timeout_s: float) -> None:
+        """Prepare for the end: every answer is its connection's last, and what has been received goes to the engine.
+
+        Returns when all bodies that were complete have been inflated, parsed and submitted, after ``timeout_s`` at the
+        latest. The engine must not refuse requests before that.
+        """
+        self._listener.retire()
+        await self._api.settle(timeout_s)
+
     async def stop(self, grace_s: float = 0.0) -> None:
         """Accept nothing more, close idle connections, let requests in flight finish for ``grace_s``, then cut them."""
         await self._listener.stop(grace_s)

@@ -136,7 +136,7 @@ class InferRoute(Route):
         if self._is_usual:
             self._submit(exchange, exchange.body, self._json_length)
         else:
-            exchange.work = self._api.spawn(exchange, self._prepare(exchange))
+            exchange.work = self._api.spawn_preparation(exchange, self._prepare(exchange))
 
     def _submit(self, exchange: Exchange, body: Buffer, json_length: int | None) -> None:
         api = self._api
@@ -167,7 +167,7 @@ class InferRoute(Route):
             if policy is not None and policy.decoupled:
                 raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
             if len(body) > MAX_INLINE_BYTES and needs_bytes_check(request):
-                exchange.work = api.spawn(exchange, self._submit_bytes(exchange, request))
+                exchange.work = api.spawn_preparation(exchange, self._submit_bytes(exchange, request))
                 return
             # Both before the request is given away: it may be answered within the call.
             exchange.request = request

@@ -57,6 +57,7 @@ class Listener:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
         self._is_stopping = False
+        self._is_retiring = False
 
     @property
     def port(self) -> int:
@@ -72,7 +73,7 @@ class Listener:
             Unavailable: the address cannot be bound; names it and the system's reason.
         """
         options = self.options
-        self._is_stopping = False
+        self._is_stopping = self._is_retiring = False
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 lambda: HttpConnection(self),
@@ -85,6 +86,12 @@ class Listener:
             raise Unavailable(
                 f"cannot listen on '{options.address}:{options.port}': {_reason(error)}"
             ) from error
+
+    def retire(self) -> None:
+        """Tell clients with every answer that it is the connection's last: none is cut off between two requests."""
+        self._is_retiring = True
+        for connection in self.connections:
+            connection.retire()
 
     async def stop(self, grace_s: float) -> None:
         """Accept nothing more, close idle connections, let the others finish for ``grace_s``, then cut them."""
@@ -115,6 +122,8 @@ class Listener:
     def add(self, connection: HttpConnection) -> None:
         """Watch over ``connection``."""
         self.connections.add(connection)
+        if self._is_retiring:
+            connection.retire()
         if self._is_stopping:  # it had been accepted before the socket was closed
             connection.drain()
         elif self._sweep_timer is None:
