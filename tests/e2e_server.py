@@ -38,7 +38,7 @@ class RunningServer:
         self.engine = Server(options=ServerOptions(model_repository=paths, **settings), backends=backends)
         self._http = replace(http or HttpOptions(), address="127.0.0.1", port=0)
         self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.call(self._start())
 

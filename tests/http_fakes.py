@@ -16,6 +16,7 @@ from bireme.frontend.http.head import RequestHead
 from bireme.frontend.http.listener import Listener
 from bireme.frontend.http.options import ConnectionLimits, HttpOptions, ListenOptions
 from bireme.frontend.http.routes import Router
+from bireme.telemetry import ServerMetrics
 from bireme.types import BiremeError, InferenceRequest, InferenceResponse, NotFound, Tensor
 
 
@@ -244,6 +245,7 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.state = ServerState.READY
+        self.metrics = ServerMetrics()
         self.is_ready = True
         self.models = {"m": FakeModel()}
         self.submit_error: BiremeError | Exception | None = None

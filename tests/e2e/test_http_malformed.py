@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from e2e_server import fake_config
 from http_fakes import Reply, parse_replies, post_infer, request
 
 CLOSE = {"Connection": "close"}
@@ -205,3 +206,16 @@ def test_arbitrary_json_and_tail(server, document, tail):
 
     # 501: a shared memory region was asked for
     assert status in {200, 400} or (status, "hared memory" in error) == (501, True)
+
+
+def test_every_answer_is_counted_by_its_status_refused_requests_included(start_fake) -> None:
+    server, _ = start_fake({"m": fake_config("m")})
+    for sent in (
+        request("/v2/health/live", headers=CLOSE),
+        request("/nowhere", headers=CLOSE),
+        post_infer({"inputs": 1}, path="/v2/models/m/infer", **CLOSE),
+        b"nonsense\r\n\r\n",
+    ):
+        exchange(server, sent)
+
+    assert dict(server.engine.metrics.responses("http")) == {200: 1, 404: 1, 400: 2}

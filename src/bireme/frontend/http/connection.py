@@ -24,7 +24,7 @@ JOIN_LIMIT: Final = 16 << 10
 """Answers up to this size are joined and written by one plain ``write``; larger ones are gathered without a copy."""
 
 CLIENT_LEFT: Final = 499
-"""Stands in the access log for the status of a request whose client left first (nginx's number for it)."""
+"""Stands in the access log and the metrics for the status of a request whose client left first (nginx's number for it)."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -41,6 +41,7 @@ class HttpConnection(RequestReceiver):
         "_num_sweeps",
         "_owes_continue",
         "_queue",
+        "_statuses",
         "_swept",
         "_transport",
         "is_closing",
@@ -53,6 +54,7 @@ class HttpConnection(RequestReceiver):
         super().__init__(listener)
         self._max_pipelined = listener.limits.max_pipelined
         self._log_access = listener.log_access
+        self._statuses = listener.statuses
         self._transport: asyncio.Transport
         self.peer = ""
         """The client's address, for the access log."""
@@ -97,6 +99,7 @@ class HttpConnection(RequestReceiver):
     def _abandon(self, exchange: Exchange) -> None:
         exchange.is_answered = True
         exchange.status = CLIENT_LEFT
+        self._statuses[CLIENT_LEFT] += 1
         if self._log_access is not None:
             self._log_access(exchange, 0)
         if exchange.work is not None:
@@ -171,6 +174,7 @@ class HttpConnection(RequestReceiver):
                 return
             raise RuntimeError(f"{exchange.head!r} was answered twice")
         exchange.is_answered = True
+        self._statuses[exchange.status] += 1
         if self._log_access is not None:
             self._log_access(exchange, size)
         exchange.request = None  # breaks the cycle of exchange and request

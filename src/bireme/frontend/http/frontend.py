@@ -30,6 +30,7 @@ class HttpFrontend:
             self.options,
             cancel=server.cancel,
             log_access=access_recorder(self.access_log),
+            statuses=server.metrics.responses("http"),
         )
 
     @property

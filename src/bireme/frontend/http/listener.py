@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import defaultdict
 from collections.abc import Callable
 
 from bireme.frontend.http.connection import HttpConnection
@@ -33,13 +34,18 @@ class Listener:
         *,
         cancel: Callable[[InferenceRequest], None] | None = None,
         log_access: Callable[[Exchange, int], None] | None = None,
+        statuses: defaultdict[int, int] | None = None,
     ) -> None:
-        """``cancel`` takes back a request whose client has left; ``log_access`` is told of every answer and its size."""
+        """``cancel`` takes back a request whose client has left; ``log_access`` is told of every answer and its size.
+
+        ``statuses`` counts answers by status, `CLIENT_LEFT` among them.
+        """
         self.options = options
         self.limits = options.limits
         self.resolve = resolve
         self.cancel = cancel or _ignore
         self.log_access = log_access
+        self.statuses = defaultdict(int) if statuses is None else statuses
         self.heads = HeadCache()
         self.scratch = bytearray(_SCRATCH_SIZE)
         self.scratch_view = memoryview(self.scratch)
