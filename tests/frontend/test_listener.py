@@ -54,6 +54,22 @@ def test_requests_are_answered_over_a_socket(run):
     run(scenario)
 
 
+def test_an_answer_keeps_the_loop_awake_if_it_shall(run):
+    async def scenario():
+        for busy_poll_us, is_awake in ((0, False), (1_000_000, True)):
+            listener = Listener(echo, replace(LOCAL, busy_poll_us=busy_poll_us))
+            await listener.start()
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            writer.write(GET)
+            await reader.readuntil(b"\r\n\r\n")
+            poll = listener.busy_poll
+            assert (poll is not None and poll._is_turning) is is_awake
+            writer.close()
+            await listener.stop(1)
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("size", [0, 1, 65_000, 70_000, 3_000_000])
 def test_bodies_of_any_size_come_back(run, size):
     async def scenario():

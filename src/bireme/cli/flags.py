@@ -176,6 +176,14 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             repeat=True,
             extension=True,
         ),
+        Flag(
+            "http-busy-poll-us",
+            integer(0, 10_000, "US"),
+            "Stay awake for so many microseconds after an answer, for clients that ask again at once: lower latency "
+            "for a CPU core while it lasts.",
+            0,
+            extension=True,
+        ),
     ),
     "Metrics": (
         Flag("allow-metrics", BOOL, "Serve Prometheus metrics.", True),

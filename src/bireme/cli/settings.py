@@ -116,6 +116,7 @@ def _http_options(values: Values) -> HttpOptions:
         max_input_size=values["http-max-input-size"],
         restricted_apis=tuple(Restriction(*group) for group in groups),
         cors_origins=tuple(values["http-cors-origin"]),
+        busy_poll_us=values["http-busy-poll-us"],
         access_log=values["access-log"],
         access_log_json=values["log-format"] == "json",
     )

@@ -33,6 +33,7 @@ class HttpConnection(RequestReceiver):
     """One client's connection. Everything runs on the loop thread."""
 
     __slots__ = (
+        "_busy_poll",
         "_is_reading_paused",
         "_is_writing_paused",
         "_lingers",
@@ -55,6 +56,7 @@ class HttpConnection(RequestReceiver):
         self._max_pipelined = listener.limits.max_pipelined
         self._log_access = listener.log_access
         self._statuses = listener.statuses
+        self._busy_poll = listener.busy_poll
         self._transport: asyncio.Transport
         self.peer = ""
         """The client's address, for the access log."""
@@ -205,6 +207,8 @@ class HttpConnection(RequestReceiver):
             if self.is_closing and self._receiving is None and self._phase is not Phase.PARTIAL_HEAD:
                 self._end()
                 return
+            if self._busy_poll is not None:
+                self._busy_poll.extend()
         if self._is_reading_paused:
             if self._held:
                 asyncio.get_running_loop().call_soon(self._take_held)

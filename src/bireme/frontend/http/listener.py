@@ -8,6 +8,7 @@ import socket
 from collections import defaultdict
 from collections.abc import Callable
 
+from bireme.frontend.http.busy_poll import BusyPoll
 from bireme.frontend.http.connection import HttpConnection
 from bireme.frontend.http.exchange import Exchange, Route
 from bireme.frontend.http.head import HeadCache, RequestHead
@@ -59,6 +60,7 @@ class Listener:
             "model": 0.0,
         }
         """How long a connection may wait for what, without progress; 0: for ever."""
+        self.busy_poll: BusyPoll | None = None
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
@@ -80,6 +82,8 @@ class Listener:
         """
         options = self.options
         self._is_stopping = self._is_retiring = False
+        if options.busy_poll_us:
+            self.busy_poll = BusyPoll(asyncio.get_running_loop(), options.busy_poll_us)
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 lambda: HttpConnection(self),

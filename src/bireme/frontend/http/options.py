@@ -51,6 +51,8 @@ class ListenOptions:
     """0: any free port."""
     reuse_port: bool = False
     """Share the port with other processes that say so too (``SO_REUSEPORT``)."""
+    busy_poll_us: int = 0
+    """Microseconds for which the loop stays awake after an answer (`BusyPoll`); 0: it sleeps at once."""
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
