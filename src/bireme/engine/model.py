@@ -155,6 +155,8 @@ class Model:
             self._refuse(
                 request, Cancelled(f"{request.id_prefix}the request was cancelled while it was queued")
             )
+            if self._scheduler.num_waiting:
+                self._dispatch_soon()  # without it, the rest may be a batch that need not wait longer
 
     async def drain_and_close(self) -> None:
         """Accept nothing more, let the accepted requests finish, then close the instances and the model file.
