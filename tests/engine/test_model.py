@@ -363,6 +363,24 @@ def test_responses_keep_the_order_of_arrival_over_two_instances() -> None:
     run(scenario, config(batching=batching, max_batch_size=1, count=2), FakeBackend(slow_for_zero))
 
 
+def test_statistics_tell_what_waits_and_which_instances_are_busy() -> None:
+    async def scenario(h: Harness) -> None:
+        h.backend.gate.clear()
+        h.send("running")
+        await h.until_executing()
+        h.send("waiting")
+        busy = h.model.queue_statistics()
+
+        assert busy["queue"]["waiting"] == 1
+        assert (busy["instances"], busy["instances_free"], busy["inline"]) == (1, 0, False)
+        assert "1 of 1 busy" in repr(h.model)
+        await h.settle()
+
+        assert h.model.queue_statistics()["instances_free"] == 1
+
+    run(scenario, config())
+
+
 def test_draining_model_finishes_what_it_accepted_and_takes_no_more() -> None:
     async def scenario(h: Harness) -> None:
         h.backend.gate.clear()

@@ -89,6 +89,20 @@ def test_reshaped_shares_the_data() -> None:
     assert np.shares_memory(Tensor.from_numpy("x", array).reshaped((2, 3)).to_numpy(), array)
 
 
+def test_dlpack_hands_over_the_same_memory() -> None:
+    array = np.arange(6, dtype=np.float32)
+    tensor = Tensor.from_numpy("x", array)
+
+    class Exporter:
+        def __dlpack__(self, **_options: object) -> object:
+            return tensor.to_dlpack()
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return array.__dlpack_device__()
+
+    assert np.shares_memory(np.from_dlpack(Exporter()), array)
+
+
 def test_config_names_and_protocol_names_are_one_to_one() -> None:
     for name in datatypes.NUMPY_DTYPES:
         assert datatypes.from_config_name(datatypes.to_config_name(name)) == name

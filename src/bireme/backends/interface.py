@@ -25,11 +25,6 @@ class ModelContext:
     backend_config: Mapping[str, str] = field(default_factory=dict)
     """``--backend-config`` settings for this backend, the global ones included."""
 
-    @property
-    def model_path(self) -> Path:
-        """The model file: ``default_model_filename`` in the version directory."""
-        return self.version_dir / self.config.default_model_filename
-
 
 @dataclass(frozen=True, slots=True)
 class Placement:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # numpy and the wire code load when a request is really sent
     from bireme.cli.targets import Call, Target
 
 _SCALINGS = ("auto", "none", "unit", "signed", "imagenet")
+"""Value ranges: 0…255, 0…1, -1…1, ImageNet's mean and deviation; auto is unit for floats and none for integers."""
 
 
 class PictureSize(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only

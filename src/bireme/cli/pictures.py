@@ -13,9 +13,6 @@ import numpy as np
 from bireme.types import Array, InvalidArgument, datatypes
 from bireme.wire import bfloat16
 
-SCALINGS = ("auto", "none", "unit", "signed", "imagenet")
-"""Value ranges: 0…255, 0…1, -1…1, ImageNet's mean and deviation; auto is unit for floats and none for integers."""
-
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
 
