@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from bireme.types import InvalidArgument, Tensor, datatypes
-from bireme.wire.http import classification
-from bireme.wire.http.classification import classify
+from bireme.wire import classification
+from bireme.wire.classification import classify
 
 
 def run(array, count, labels=(), *, datatype=None, batches=False):

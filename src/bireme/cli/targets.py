@@ -17,7 +17,7 @@ import orjson
 from bireme.config import read_labels
 from bireme.engine import BlockingServer, Server, ServerOptions
 from bireme.types import BiremeError, Buffer, InvalidArgument, Parameter, Tensor, Unavailable, datatypes
-from bireme.wire.http.classification import classify
+from bireme.wire.classification import classify
 
 _JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
 

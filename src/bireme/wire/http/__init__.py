@@ -24,7 +24,8 @@ from bireme.wire.http.limits import Limits
 from bireme.wire.http.raw_request import InputSpec, decode_raw_request
 from bireme.wire.http.request_parameters import is_reserved_parameter
 from bireme.wire.http.rewrite import rewrite_as_binary
-from bireme.wire.http.wanted_outputs import CLIENT_SHARED_MEMORY_UNSUPPORTED, WantedOutput, WantedOutputs
+from bireme.wire.http.wanted_outputs import CLIENT_SHARED_MEMORY_UNSUPPORTED
+from bireme.wire.wanted_outputs import WantedOutput, WantedOutputs
 
 __all__ = [
     "ACCEPTED_ENCODINGS",

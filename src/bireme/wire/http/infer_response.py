@@ -16,10 +16,10 @@ from typing import Any
 import orjson
 
 from bireme.types import Buffer, InferenceResponse, Tensor, datatypes, encode_bytes
-from bireme.wire.http.classification import classify
+from bireme.wire.classification import classify
 from bireme.wire.http.json_output import MAX_SLICE_BYTES, MAX_SLICE_ELEMENTS, encode_json_slices
 from bireme.wire.http.json_text import write_json
-from bireme.wire.http.wanted_outputs import AS_BINARY, AS_JSON, WantedOutput, WantedOutputs
+from bireme.wire.wanted_outputs import AS_BINARY, AS_JSON, WantedOutput, WantedOutputs
 
 _SMALL_BYTES = 4096
 """Up to here, copying all binary outputs behind the JSON (50 ns each) is cheaper than views of them (160 ns each) and

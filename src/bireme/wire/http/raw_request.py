@@ -14,7 +14,7 @@ import numpy as np
 from bireme.types import InferenceRequest, InvalidArgument, Respond, Tensor, datatypes
 from bireme.wire.http.limits import Limits
 from bireme.wire.http.shapes import format_shape
-from bireme.wire.http.wanted_outputs import ALL_AS_BINARY
+from bireme.wire.wanted_outputs import ALL_AS_BINARY
 
 _PREFIX = "[request id: <id_unknown>] "
 

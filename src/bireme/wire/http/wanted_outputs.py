@@ -1,4 +1,4 @@
-"""How a request wants its outputs: which, as JSON or binary, as classes.
+"""Reads from the JSON how a request wants its outputs: which, as JSON or binary, as classes.
 
 Source: Triton ``http_server.cc`` (``ParseJsonTritonIO``, ``ValidateOutputParameter``).
 """
@@ -9,41 +9,12 @@ from typing import Any, NoReturn
 
 from bireme.types import InferenceRequest, InvalidArgument, Unsupported
 from bireme.wire.http.json_text import ABSENT, describe, wrong_member
+from bireme.wire.wanted_outputs import AS_BINARY, AS_JSON, WantedOutput
 
 CLIENT_SHARED_MEMORY_UNSUPPORTED = (
     "client shared memory is not supported yet; send tensors in the request, in binary form"
 )
 """The answer to a request that names a shared memory region, and to one that registers it."""
-
-
-class WantedOutput:
-    """How one listed output is to be sent."""
-
-    __slots__ = ("binary", "classification")
-
-    def __init__(self, *, binary: bool = False, classification: int = 0) -> None:
-        self.binary = binary
-        self.classification = classification
-        """Number of classes to send instead of the tensor; 0: send the tensor."""
-
-
-class WantedOutputs:
-    """How the outputs of a request are to be sent: the request's ``context``."""
-
-    __slots__ = ("by_name", "default_binary")
-
-    def __init__(
-        self, *, default_binary: bool = False, by_name: dict[str, WantedOutput] | None = None
-    ) -> None:
-        self.default_binary = default_binary
-        """For outputs that were not listed."""
-        self.by_name = by_name
-        """The listed outputs in their order; None: none was listed, all are wanted."""
-
-
-# Shared by all requests that ask for nothing special; nobody changes them.
-AS_JSON, AS_BINARY = WantedOutput(), WantedOutput(binary=True)
-ALL_AS_JSON, ALL_AS_BINARY = WantedOutputs(), WantedOutputs(default_binary=True)
 
 
 def read_outputs(items: Any, request: InferenceRequest) -> dict[str, WantedOutput]:
