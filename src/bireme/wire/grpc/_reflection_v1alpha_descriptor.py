@@ -1,0 +1,16 @@
+"""Serialised descriptor of ``grpc/reflection/v1alpha/reflection.proto``. Made by ``scripts/generate_protos``; do not edit."""
+
+from typing import Final
+
+COMPRESSED: Final = """
+eNqVVNtu00AQJU3SKJOb2YbEBRUhQyFFKGmDxAekgIpUWuTwgniwHGedGhyv8bqBPPERfBS/xCO760s2rg3qk60zM3tm5pxdGCwC
+3xoF2HaxFTrEG61OTNe/MiVo6AckJKjPM4cSHGdqf3agP8XBCgd6GtTxt2tMQ4SgckVoqJYelQZ1Xfyj56DYjouN2drgX89cYrXM
+42d39DZHJuu3MY5eQU/kWsQLTcdzvIVB18sZcdVKXNHl8dM0PBVRtID9bB3+EWKPst7UKittjI+GBQMN3ySZ8RSMpb/NkmagCRyY
+rrs53PCulzMcUIPYRrj2sbob97nP0tKyiyjp0v7IUtAhtFyHhgZlS3QsTNVaXNPk8DRGJ3ehs8SUmgtsBFFjmg1Ktln0DDrS1KKH
+aPvtDSxoj0DJtq3usMyq3sHbjWq/K6DelJj6xKMYHQCsTNeZG5LSdYGccbk/g0ICZ+F4ppv0LWga4+NCBQrspHeSk5Jhv4IqdJ5j
+agWOH5KAcUR9CYc0xqNCEm6y12ldMg5bu7DczQj6Dg/ztU4pq/+ZK2MAifNBjj1S4jn0tgyyIdwVhC8KCc83BpLIurKvUpZLaOMg
+kDdYE6c/LR6Hp0vntrAMTBAoG8NGmHYOvfy9ozHcy0opHh7mqPKgqe9ti/KBh7Qv0C9YKXoC7ZlJsbgAhnhjImc2Ocr9f8Hfl/w7
+UM67A59gL2eb7AGoxbKIRhvjwT9dLZXqSaF2CJ3ssezhlJoW/9oUWlsb5zcvUswi8yi1qtcFcsoA9BgiQYxYBXHt2AYE+D7Cxr9K
+oGSvG/oJ3Sz2zrMJuvWNvX9yi4poqkHpuDTbFdK//AssMUi/
+"""
+"""A FileDescriptorProto, compressed by zlib, in base64."""
