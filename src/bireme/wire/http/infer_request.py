@@ -20,8 +20,8 @@ from bireme.wire.http.json_input import decode_json_data
 from bireme.wire.http.json_text import ABSENT, describe, parse_json, wrong_member
 from bireme.wire.http.limits import Limits
 from bireme.wire.http.request_parameters import read_parameters
-from bireme.wire.http.shapes import INT64_MAX, MAX_NUM_DIMS, check_shape, too_many_dims
 from bireme.wire.http.wanted_outputs import CLIENT_SHARED_MEMORY_UNSUPPORTED, read_outputs
+from bireme.wire.shapes import INT64_MAX, MAX_NUM_DIMS, check_shape, too_many_dims
 from bireme.wire.wanted_outputs import ALL_AS_BINARY, ALL_AS_JSON, WantedOutputs
 
 _DTYPES = dict(datatypes.NUMPY_DTYPES)  # a plain dict is faster to look up than the read-only view

@@ -20,7 +20,7 @@ from bireme.types import Array, InvalidArgument, Tensor, datatypes
 from bireme.wire import bfloat16
 from bireme.wire.http.json_text import describe
 from bireme.wire.http.limits import Limits
-from bireme.wire.http.shapes import INT64_MAX, format_shape
+from bireme.wire.shapes import INT64_MAX, format_shape
 
 
 class _Rule(NamedTuple):

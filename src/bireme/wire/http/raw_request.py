@@ -13,7 +13,7 @@ import numpy as np
 
 from bireme.types import InferenceRequest, InvalidArgument, Respond, Tensor, datatypes
 from bireme.wire.http.limits import Limits
-from bireme.wire.http.shapes import format_shape
+from bireme.wire.shapes import format_shape
 from bireme.wire.wanted_outputs import ALL_AS_BINARY
 
 _PREFIX = "[request id: <id_unknown>] "

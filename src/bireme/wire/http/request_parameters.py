@@ -9,7 +9,7 @@ from typing import Any
 
 from bireme.types import InferenceRequest, InvalidArgument, Parameter
 from bireme.wire.http.json_text import describe
-from bireme.wire.http.shapes import INT64_MAX
+from bireme.wire.shapes import INT64_MAX
 
 RESERVED_PREFIX = "triton_"
 _RESERVED = frozenset(

@@ -1,4 +1,4 @@
-"""Shapes as the HTTP protocol carries them: what is a valid one, and how messages show it."""
+"""Shapes as both protocols carry them: what is a valid one, and how messages show it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def format_shape(shape: tuple[int, ...]) -> str:
 
 
 def check_shape(name: str, shape: tuple[int, ...]) -> None:
-    """Check that an array can have a ``shape`` of non-negative integers.
+    """Check that an array can have a ``shape`` of one or more dimensions.
 
     Zeros take no part in the product: ``[0,4611686018427387904,4]`` holds nothing, and yet no array can have it.
 
@@ -28,7 +28,7 @@ def check_shape(name: str, shape: tuple[int, ...]) -> None:
     count = 1
     for dim in shape:
         count *= dim or 1
-    if max(shape) > INT64_MAX:
+    if min(shape) < 0 or max(shape) > INT64_MAX:
         fault = "contains one or more invalid dimensions"
     elif count > (_MAX_HIDDEN_ELEMENTS if 0 in shape else INT64_MAX):
         fault = f"causes total element count to exceed maximum size of {INT64_MAX}"
