@@ -1,0 +1,1 @@
+"""The v2 protocol over gRPC: connections, calls, and one handler per method."""
