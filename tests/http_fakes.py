@@ -13,9 +13,10 @@ from bireme.frontend.http.api import Api
 from bireme.frontend.http.connection import HttpConnection
 from bireme.frontend.http.exchange import Exchange, Route
 from bireme.frontend.http.head import RequestHead
-from bireme.frontend.http.listener import Listener
-from bireme.frontend.http.options import ConnectionLimits, HttpOptions, ListenOptions
+from bireme.frontend.http.listener import HttpListener
+from bireme.frontend.http.options import ConnectionLimits, HttpOptions
 from bireme.frontend.http.routes import Router
+from bireme.frontend.options import ListenOptions
 from bireme.telemetry import ServerMetrics
 from bireme.types import BiremeError, InferenceRequest, InferenceResponse, NotFound, Tensor
 
@@ -74,7 +75,7 @@ class FakeTransport(asyncio.Transport):
         return ("192.0.2.1", 4711) if name == "peername" else default
 
 
-class QuietListener(Listener):
+class QuietListener(HttpListener):
     """A listener without a socket and without a timer: tests call `HttpConnection.sweep`."""
 
     def _start_sweeping(self) -> None:
@@ -107,8 +108,13 @@ class Client:
         log_access: Callable[[Exchange, int], None] | None = None,
         **limits: Any,
     ) -> None:
-        options = ListenOptions(limits=replace(ConnectionLimits(), **limits))
-        self.listener = QuietListener(resolve, options, cancel=cancel, log_access=log_access)
+        self.listener = QuietListener(
+            resolve,
+            ListenOptions(),
+            limits=replace(ConnectionLimits(), **limits),
+            cancel=cancel,
+            log_access=log_access,
+        )
         self.transport = FakeTransport()
         self.connection = HttpConnection(self.listener)
         self.connection.connection_made(self.transport)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bireme.frontend.http import busy_poll
-from bireme.frontend.http.busy_poll import BusyPoll
+from bireme.frontend import busy_poll
+from bireme.frontend.busy_poll import BusyPoll
 
 
 class FakeLoop:

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from bireme.frontend.http import ConnectionLimits, HttpFrontend, HttpOptions, ListenOptions
-from bireme.frontend.http.listener import Listener
+from bireme.frontend.http.listener import HttpListener
 from bireme.frontend.metrics import MetricsFrontend
 from bireme.types import Unavailable
 from http_fakes import EchoRoute, FakeServer, HoldRoute, echo, parse_replies, post_infer, request, until
@@ -42,7 +42,7 @@ async def ask(port: int, data: bytes) -> bytes:
 
 def test_requests_are_answered_over_a_socket(run):
     async def scenario():
-        listener = Listener(echo, LOCAL)
+        listener = HttpListener(echo, LOCAL)
         await listener.start()
         body = bytes(2_000_000)
         data = GET + request("/large", body, headers={"Connection": "close"})
@@ -57,7 +57,7 @@ def test_requests_are_answered_over_a_socket(run):
 def test_an_answer_keeps_the_loop_awake_if_it_shall(run):
     async def scenario():
         for busy_poll_us, is_awake in ((0, False), (1_000_000, True)):
-            listener = Listener(echo, replace(LOCAL, busy_poll_us=busy_poll_us))
+            listener = HttpListener(echo, replace(LOCAL, busy_poll_us=busy_poll_us))
             await listener.start()
             reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
             writer.write(GET)
@@ -73,7 +73,7 @@ def test_an_answer_keeps_the_loop_awake_if_it_shall(run):
 @pytest.mark.parametrize("size", [0, 1, 65_000, 70_000, 3_000_000])
 def test_bodies_of_any_size_come_back(run, size):
     async def scenario():
-        listener = Listener(lambda head: EchoRoute(1 << 30), LOCAL)
+        listener = HttpListener(lambda head: EchoRoute(1 << 30), LOCAL)
         await listener.start()
         body = b"x" * size
         data = request("/p", body, method="POST", headers={"Connection": "close"})
@@ -86,14 +86,14 @@ def test_bodies_of_any_size_come_back(run, size):
 
 def test_a_taken_port_is_named(run):
     async def scenario():
-        listener = Listener(echo, LOCAL)
+        listener = HttpListener(echo, LOCAL)
         await listener.start()
-        other = Listener(echo, replace(LOCAL, port=listener.port))
+        other = HttpListener(echo, replace(LOCAL, port=listener.port))
         with pytest.raises(
             Unavailable, match=f"cannot listen on '127.0.0.1:{listener.port}': Address already in use$"
         ):
             await other.start()
-        nowhere = Listener(echo, replace(LOCAL, address="nowhere.invalid"))
+        nowhere = HttpListener(echo, replace(LOCAL, address="nowhere.invalid"))
         with pytest.raises(Unavailable, match=r"cannot listen on 'nowhere.invalid:0': [A-Z]"):
             await nowhere.start()
         await listener.stop(0)
@@ -104,9 +104,9 @@ def test_a_taken_port_is_named(run):
 
 def test_a_port_can_be_shared(run):
     async def scenario():
-        first = Listener(echo, replace(LOCAL, reuse_port=True))
+        first = HttpListener(echo, replace(LOCAL, reuse_port=True))
         await first.start()
-        second = Listener(echo, replace(LOCAL, reuse_port=True, port=first.port))
+        second = HttpListener(echo, replace(LOCAL, reuse_port=True, port=first.port))
         await second.start()
         await first.stop(0)
         await second.stop(0)
@@ -117,7 +117,7 @@ def test_a_port_can_be_shared(run):
 def test_stop_closes_idle_connections_and_waits_for_the_others(run):
     async def scenario():
         route = HoldRoute()
-        listener = Listener(lambda head: route, LOCAL)
+        listener = HttpListener(lambda head: route, LOCAL)
         await listener.start()
         idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", listener.port)
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
@@ -141,7 +141,7 @@ def test_stop_closes_idle_connections_and_waits_for_the_others(run):
 def test_stop_cuts_what_takes_too_long(run, caplog):
     async def scenario():
         route = HoldRoute()
-        listener = Listener(lambda head: route, LOCAL)
+        listener = HttpListener(lambda head: route, LOCAL)
         await listener.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         writer.write(GET)
@@ -160,7 +160,7 @@ def test_stop_cuts_what_takes_too_long(run, caplog):
 def test_one_timer_watches_all_connections_and_rests_when_there_are_none(run):
     async def scenario():
         limits = ConnectionLimits(sweep_interval_s=0.01, keepalive_timeout_s=0.03)
-        listener = Listener(echo, replace(LOCAL, limits=limits))
+        listener = HttpListener(echo, LOCAL, limits=limits)
         await listener.start()
         assert listener._sweep_timer is None
         start = time.monotonic()

@@ -16,7 +16,8 @@ from typing import Any
 from bireme.cli.flags import FLAGS, Flag
 from bireme.cli.values import RestrictedGroup
 from bireme.engine.options import ServerOptions
-from bireme.frontend.http.options import HttpOptions, ListenOptions, Restriction
+from bireme.frontend.http.options import HttpOptions
+from bireme.frontend.options import ListenOptions, Restriction
 from bireme.telemetry import MetricsOptions
 from bireme.types import InvalidArgument, Unsupported
 

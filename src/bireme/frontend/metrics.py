@@ -10,8 +10,8 @@ from typing import Protocol
 
 from bireme.frontend.http.exchange import JSON, Exchange, Route
 from bireme.frontend.http.head import RequestHead
-from bireme.frontend.http.listener import Listener
-from bireme.frontend.http.options import ListenOptions
+from bireme.frontend.http.listener import HttpListener
+from bireme.frontend.options import ListenOptions
 from bireme.telemetry import CONTENT_TYPE, ServerMetrics
 from bireme.wire.http import error_body
 
@@ -33,7 +33,7 @@ class MetricsFrontend:
         """Prepare; nothing is bound before `start`. Without options: port 8002 on all interfaces."""
         self.options = options or ListenOptions(port=8002)
         self._server = server
-        self._listener = Listener(self._resolve, self.options)
+        self._listener = HttpListener(self._resolve, self.options)
 
     @property
     def port(self) -> int:

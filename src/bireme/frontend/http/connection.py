@@ -18,7 +18,7 @@ from bireme.types import BiremeError, Buffer
 from bireme.wire.http import error_body
 
 if TYPE_CHECKING:
-    from bireme.frontend.http.listener import Listener
+    from bireme.frontend.http.listener import HttpListener
 
 JOIN_LIMIT: Final = 16 << 10
 """Answers up to this size are joined and written by one plain ``write``; larger ones are gathered without a copy."""
@@ -51,7 +51,7 @@ class HttpConnection(RequestReceiver):
         "peer",
     )
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: HttpListener) -> None:
         super().__init__(listener)
         self._max_pipelined = listener.limits.max_pipelined
         self._log_access = listener.log_access
@@ -85,8 +85,7 @@ class HttpConnection(RequestReceiver):
         self._transport = transport  # type: ignore[assignment]
         self._listener.add(self)
         if self._log_access is not None:
-            peer = transport.get_extra_info("peername")
-            self.peer = peer[0] if peer else ""
+            self.peer = self._listener.name_peer(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Cancel what the client no longer waits for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bireme.engine.server import Server
 from bireme.frontend.http.access import access_recorder
 from bireme.frontend.http.api import Api
-from bireme.frontend.http.listener import Listener
+from bireme.frontend.http.listener import HttpListener
 from bireme.frontend.http.options import HttpOptions
 from bireme.frontend.http.routes import Router
 from bireme.telemetry import open_access_log
@@ -25,9 +25,10 @@ class HttpFrontend:
         router = Router(self._api)
         self.access_log = open_access_log(self.options.access_log, json=self.options.access_log_json)
         """None: there is none."""
-        self._listener = Listener(
+        self._listener = HttpListener(
             router.resolve,
             self.options,
+            limits=self.options.limits,
             cancel=server.cancel,
             log_access=access_recorder(self.access_log),
             statuses=server.metrics.responses("http"),

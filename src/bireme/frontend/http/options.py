@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-
-class Restriction(NamedTuple):
-    """These categories of routes answer only requests that carry ``header`` with exactly ``value``."""
-
-    categories: tuple[str, ...]
-    header: str
-    value: str
+from bireme.frontend.options import ListenOptions, Restriction
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +36,6 @@ class ConnectionLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class ListenOptions:
-    """Where a front end listens."""
-
-    address: str = "0.0.0.0"
-    port: int = 8000
-    """0: any free port."""
-    reuse_port: bool = False
-    """Share the port with other processes that say so too (``SO_REUSEPORT``)."""
-    busy_poll_us: int = 0
-    """Microseconds for which the loop stays awake after an answer (`BusyPoll`); 0: it sleeps at once."""
-    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
-
-
-@dataclass(frozen=True, slots=True)
 class HttpOptions(ListenOptions):
     """Settings of the inference front end. Source: Triton ``--http-*``; the CORS origins are our own."""
 
@@ -74,3 +53,4 @@ class HttpOptions(ListenOptions):
     access_log_json: bool = False
     offload_size: int = 256 << 10
     """Bytes of JSON from which on it is parsed in a process of its own, so that the loop never waits for it."""
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)

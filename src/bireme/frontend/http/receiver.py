@@ -26,7 +26,7 @@ from bireme.frontend.http.head import HEAD_END, HeadParser, RefusedRequest, Requ
 from bireme.types import Buffer
 
 if TYPE_CHECKING:
-    from bireme.frontend.http.listener import Listener
+    from bireme.frontend.http.listener import HttpListener
 
 _TURN_NS = 5_000_000
 """How long one connection's pipelined requests may keep the loop from the others."""
@@ -66,7 +66,7 @@ class RequestReceiver(asyncio.BufferedProtocol):
         "_target",
     )
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: HttpListener) -> None:
         self._listener = listener
         self._scratch = listener.scratch
         self._scratch_view = listener.scratch_view

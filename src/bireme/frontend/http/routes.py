@@ -20,8 +20,8 @@ from bireme.frontend.http.cors import CorsPolicy
 from bireme.frontend.http.exchange import JSON, Exchange, Route
 from bireme.frontend.http.head import RefusedRequest, RequestHead
 from bireme.frontend.http.infer import InferRoute
-from bireme.frontend.http.options import Restriction
 from bireme.frontend.http.target import Target, text_of
+from bireme.frontend.options import Restriction
 from bireme.types import InvalidArgument
 from bireme.wire.http import error_body
 
