@@ -9,22 +9,20 @@ Source: RFC 9110 section 12.5.3; Triton ``data_compressor.h``, ``http_server.cc`
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, Literal
 
 from bireme.types import Buffer, InvalidArgument, Unsupported
+from bireme.wire.inflate import GZIP, GZIP_OR_ZLIB, ZLIB, NotInflatable, inflate
 
 Encoding = Literal["gzip", "deflate"]
 
 ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 """For the ``Accept-Encoding`` header of the reply to an unsupported encoding."""
 
-_WINDOW_BITS: Final[dict[str, int]] = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
-_DETECT_FORMAT = zlib.MAX_WBITS | 32
+_WINDOW_BITS: Final[dict[str, int]] = {"gzip": GZIP, "deflate": ZLIB}
 MAX_STREAMS: Final = 4096
 """More gzip streams in one body than any tool writes for `max_size` bytes (bgzip: one for every 64 KB)."""
-_INFLATE_INPUT_SIZE = 16 << 10
-_INFLATE_OUTPUT_SIZE = 1 << 20
 _LEVEL = 1  # Triton's level 6 takes 1.2 (floats) to 10 times (JSON) as long, and saves at most a tenth
 
 
@@ -78,47 +76,18 @@ def decompress(body: Buffer, max_size: int) -> bytes:
         raise InvalidArgument("nothing to be decompressed: the body is empty")
     pieces: list[bytes] = []
     size = 0
-    for piece in _inflate(body):
-        size += len(piece)
-        if size > max_size:
-            raise InvalidArgument(
-                f"Decompressed data size exceeds the maximum allowed value of {max_size} bytes. Use "
-                f"--http-max-input-size to increase the limit."
-            )
-        pieces.append(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _inflate(body: Buffer) -> Iterator[bytes]:
-    """Yield the plain form in slices.
-
-    Slices, since zlib copies what it leaves of its input, and since it puts its output together with the GIL held:
-    the time for both would grow with the square of the body's size, and hold up the loop.
-    """
-    view = memoryview(body)
-    stream = zlib.decompressobj(_DETECT_FORMAT)
-    num_streams = 1
     try:
-        for start in range(0, len(view), _INFLATE_INPUT_SIZE):
-            rest: Buffer = view[start : start + _INFLATE_INPUT_SIZE]
-            while len(rest):
-                if stream.eof:
-                    num_streams += 1
-                    if num_streams > MAX_STREAMS:
-                        raise InvalidArgument(
-                            f"failed to decompress the request body: more than {MAX_STREAMS} compressed streams in a row"
-                        )
-                    stream = zlib.decompressobj(_DETECT_FORMAT)
-                yield stream.decompress(rest, _INFLATE_OUTPUT_SIZE)
-                rest = stream.unused_data if stream.eof else stream.unconsumed_tail
-        while not stream.eof and (piece := stream.decompress(b"", _INFLATE_OUTPUT_SIZE)):
-            yield piece  # what did not fit into the last slice, though all of the input did
-    except zlib.error as error:
+        for piece in inflate(body, GZIP_OR_ZLIB, MAX_STREAMS):
+            size += len(piece)
+            if size > max_size:
+                raise InvalidArgument(
+                    f"Decompressed data size exceeds the maximum allowed value of {max_size} bytes. Use "
+                    f"--http-max-input-size to increase the limit."
+                )
+            pieces.append(piece)
+    except NotInflatable as error:
         raise InvalidArgument(f"failed to decompress the request body: {error}") from None
-    if not stream.eof:
-        raise InvalidArgument(
-            f"failed to decompress the request body: its {len(body)} bytes end within the compressed stream"
-        )
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def compress(pieces: Iterable[Buffer], encoding: Encoding) -> list[bytes]:
