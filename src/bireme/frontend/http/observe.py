@@ -5,24 +5,19 @@ Source: Triton ``http_server.cc`` (``HandleServerHealth`` … ``HandleModelStats
 
 from __future__ import annotations
 
-from bireme.engine.server import ServerState
+from bireme.frontend import health
 from bireme.frontend.http.call import Call
-from bireme.types import InvalidArgument, Unavailable
-
-_LIVE_STATES = (ServerState.INITIALIZING, ServerState.READY)
-_ENDING_STATES = (ServerState.EXITING, ServerState.STOPPED)
+from bireme.types import InvalidArgument
 
 
 def server_live(call: Call) -> None:
     """``GET /v2/health/live``: well while models are still being loaded, too."""
-    _refuse_when_ending(call)
-    _reply_health(call, is_well=call.server.state in _LIVE_STATES)
+    _reply_health(call, is_well=health.is_live(call.server))
 
 
 def server_ready(call: Call) -> None:
     """``GET /v2/health/ready``."""
-    _refuse_when_ending(call)
-    _reply_health(call, is_well=call.server.is_ready)
+    _reply_health(call, is_well=health.is_ready(call.server))
 
 
 def model_ready(call: Call) -> None:
@@ -55,11 +50,6 @@ def model_statistics(call: Call) -> None:
 def all_statistics(call: Call) -> None:
     """``GET /v2/models/stats``."""
     call.reply_json(call.server.model_statistics())
-
-
-def _refuse_when_ending(call: Call) -> None:
-    if call.server.state in _ENDING_STATES:
-        raise Unavailable("Server exiting")
 
 
 def _reply_health(call: Call, *, is_well: bool) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bireme.types import InvalidArgument
-
-_INT64_MAX = (1 << 63) - 1
+from bireme.wire.model_version import parse_model_version
 
 
 class Target(NamedTuple):
@@ -23,16 +21,7 @@ class Target(NamedTuple):
         Raises:
             InvalidArgument: it is too large for a version.
         """
-        if not self.version:
-            return -1
-        # int() of more than some thousand digits is an error of its own
-        number = int(self.version) if len(self.version) <= len(str(_INT64_MAX)) + 20 else _INT64_MAX + 1
-        if number > _INT64_MAX:
-            raise InvalidArgument(
-                f"failed to get model version from specified version string '{self.version}' (details: out of range), "
-                f"version should be an integral value > 0"
-            )
-        return number
+        return parse_model_version(self.version)
 
 
 def text_of(segment: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bireme.frontend.http.call import Call
+from bireme.frontend.unsupported import TRACING_UNSUPPORTED
 from bireme.types import Unsupported
 from bireme.wire.http import CLIENT_SHARED_MEMORY_UNSUPPORTED
 
@@ -16,7 +17,7 @@ def generate(call: Call) -> None:
 
 def trace(_: Call) -> None:
     """Trace settings."""
-    raise Unsupported("tracing is not supported yet; statistics and metrics have the times of every phase")
+    raise Unsupported(TRACING_UNSUPPORTED)
 
 
 def shared_memory(_: Call) -> None:

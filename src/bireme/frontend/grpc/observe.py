@@ -1,0 +1,64 @@
+"""Methods that look and change nothing: health, metadata, config, statistics. All of them answer at once.
+
+Source: Triton ``grpc_server.cc`` (``RegisterServerLive`` … ``RegisterModelStatistics``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bireme.config import proto
+from bireme.frontend import health
+from bireme.wire.grpc import message_class
+from bireme.wire.model_version import parse_model_version
+
+if TYPE_CHECKING:
+    from bireme.frontend.grpc.api import GrpcApi
+
+
+def server_live(api: GrpcApi, _: Any) -> Any:
+    """``ServerLive``: well while models are still being loaded, too."""
+    return message_class("inference.ServerLiveResponse")(live=health.is_live(api.server))
+
+
+def server_ready(api: GrpcApi, _: Any) -> Any:
+    """``ServerReady``."""
+    return message_class("inference.ServerReadyResponse")(ready=health.is_ready(api.server))
+
+
+def model_ready(api: GrpcApi, request: Any) -> Any:
+    """``ModelReady``: false for a version that serves and cannot run now; one that does not serve is an error."""
+    is_ready = api.server.is_model_ready(request.name, parse_model_version(request.version))
+    return message_class("inference.ModelReadyResponse")(ready=is_ready)
+
+
+def server_metadata(api: GrpcApi, _: Any) -> Any:
+    """``ServerMetadata``."""
+    return message_class("inference.ServerMetadataResponse")(**api.server.metadata())
+
+
+def model_metadata(api: GrpcApi, request: Any) -> Any:
+    """``ModelMetadata``."""
+    metadata = api.server.model_metadata(request.name, parse_model_version(request.version))
+    return message_class("inference.ModelMetadataResponse")(**metadata)
+
+
+def model_config(api: GrpcApi, request: Any) -> Any:
+    """``ModelConfig``: the whole config that the version runs with."""
+    model = api.server.model(request.name, parse_model_version(request.version))
+    return message_class("inference.ModelConfigResponse")(config=proto.to_proto(model.config))
+
+
+def model_statistics(api: GrpcApi, request: Any) -> Any:
+    """``ModelStatistics``: of one model, of one version, or of all; without a name the version has no effect."""
+    version = parse_model_version(request.version)
+    statistics = api.server.model_statistics(request.name or None, version)
+    entries = [_statistics_fields(entry) for entry in statistics["model_stats"]]
+    return message_class("inference.ModelStatisticsResponse")(model_stats=entries)
+
+
+def _statistics_fields(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a version's statistics with messages as the values of its map, which not every protobuf makes itself."""
+    make = message_class("inference.InferResponseStatistics")
+    responses = {key: make(**value) for key, value in entry["response_stats"].items()}
+    return {**entry, "response_stats": responses}
