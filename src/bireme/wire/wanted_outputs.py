@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
+from bireme.types import InvalidArgument, Tensor
+
 
 class Regions(Protocol):
     """The registered shared memory regions, as decoders see them."""
@@ -26,6 +30,25 @@ class OutputRegion(NamedTuple):
     byte_size: int
     memory: memoryview
     """Writable; keeps the region mapped."""
+
+    def write(self, tensor: Tensor) -> int:
+        """Copy the wire form of ``tensor`` to the start of this part, once; return its size in bytes.
+
+        Raises:
+            InvalidArgument: it does not fit.
+        """
+        nbytes = tensor.nbytes
+        if nbytes > self.byte_size:
+            raise InvalidArgument(
+                f"shared memory size specified with the request for output '{tensor.name}' ({self.byte_size} bytes) "
+                f"should be at least {nbytes} bytes to hold the results"
+            )
+        if tensor.datatype == "BYTES":
+            self.memory[:nbytes] = tensor.to_buffer()
+        elif nbytes:
+            array = tensor.to_numpy()
+            np.copyto(np.ndarray(array.shape, array.dtype, self.memory), array)
+        return nbytes
 
 
 class WantedOutput:

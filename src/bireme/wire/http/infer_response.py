@@ -15,15 +15,12 @@ from typing import Any
 
 import orjson
 
-from bireme.types import Buffer, InferenceResponse, Tensor, datatypes, encode_bytes
+from bireme.types import Buffer, InferenceResponse, datatypes
 from bireme.wire.classification import classify
-from bireme.wire.http.json_output import MAX_SLICE_BYTES, MAX_SLICE_ELEMENTS, encode_json_slices
+from bireme.wire.encoded import SMALL_BYTES, Encoded, slice_wire_form, sorts_much
+from bireme.wire.http.json_output import MAX_SLICE_BYTES, encode_json_slices
 from bireme.wire.http.json_text import write_json
-from bireme.wire.wanted_outputs import AS_BINARY, AS_JSON, WantedOutput, WantedOutputs
-
-_SMALL_BYTES = 4096
-"""Up to here, copying all binary outputs behind the JSON (50 ns each) is cheaper than views of them (160 ns each) and
-the vectored write that they cause."""
+from bireme.wire.wanted_outputs import AS_BINARY, AS_JSON, WantedOutputs
 
 _MAX_FRAGMENTS = 4096
 _FragmentKey = tuple[str, str, tuple[int, ...]]
@@ -32,42 +29,15 @@ _output_fragments: dict[_FragmentKey, bytes] = {}
 _binary_fragments: dict[_FragmentKey, bytes] = {}
 
 
-class EncodedBody:
-    """A reply's body. While it is not `is_complete`, call `advance`; only then read the rest."""
+class EncodedBody(Encoded):
+    """A reply's body."""
 
-    __slots__ = ("_steps", "is_heavy", "json_length", "nbytes", "pieces")
+    __slots__ = ("json_length",)
 
     def __init__(self) -> None:
-        self.pieces: list[Buffer] = []
-        """What to send, in order: flat buffers. Views among them borrow the outputs' memory."""
+        super().__init__()
         self.json_length: int | None = None
         """For ``Inference-Header-Content-Length``; None: the body is all JSON, and there's no such header."""
-        self.nbytes = 0
-        """Total size of the pieces."""
-        self.is_heavy = False
-        """Whether steps may take long, and let go of the GIL meanwhile (sorting): `advance` belongs on a thread."""
-        self._steps: Iterator[None] | None = None
-
-    def start(self, steps: Iterator[None]) -> None:
-        """Take the first of ``steps``, which fill in this body; when they are heavy, only get ready to."""
-        self._steps = steps
-        if not self.is_heavy:
-            self.advance()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the body can be sent."""
-        return self._steps is None
-
-    def advance(self) -> bool:
-        """Do the next piece of work, about 2 ms at most unless it `is_heavy`; return `is_complete`.
-
-        Raises:
-            InvalidArgument: an output cannot be classified as the request asked.
-        """
-        if self._steps is not None and next(self._steps, self) is self:
-            self._steps = None
-        return self._steps is None
 
 
 def encode_infer_response(
@@ -86,16 +56,9 @@ def encode_infer_response(
     """
     body = EncodedBody()
     if not _encode_binary(body, response, wanted):
-        body.is_heavy = wanted.by_name is not None and _sorts_much(response, wanted.by_name)
+        body.is_heavy = wanted.by_name is not None and sorts_much(response, wanted.by_name)
         body.start(_encode_steps(body, response, wanted, labels or {}, has_batch_dim=has_batch_dim))
     return body
-
-
-def _sorts_much(response: InferenceResponse, by_name: Mapping[str, WantedOutput]) -> bool:
-    return any(
-        by_name.get(tensor.name, AS_JSON).classification and tensor.num_elements > MAX_SLICE_ELEMENTS
-        for tensor in response.outputs
-    )
 
 
 def _encode_binary(body: EncodedBody, response: InferenceResponse, wanted: WantedOutputs) -> bool:
@@ -119,12 +82,12 @@ def _encode_binary(body: EncodedBody, response: InferenceResponse, wanted: Wante
         array = tensor.to_numpy()
         nbytes = array.nbytes
         num_bytes += nbytes
-        blobs.append(array.tobytes() if nbytes <= _SMALL_BYTES else tensor.to_buffer())
+        blobs.append(array.tobytes() if nbytes <= SMALL_BYTES else tensor.to_buffer())
     head = b"%b%b]}" % (_response_head(response), b",".join(fragments))
     if num_bytes:
         body.json_length = len(head)
     body.nbytes = len(head) + num_bytes
-    body.pieces = [b"".join((head, *blobs))] if num_bytes <= _SMALL_BYTES else [head, *blobs]
+    body.pieces = [b"".join((head, *blobs))] if num_bytes <= SMALL_BYTES else [head, *blobs]
     return True
 
 
@@ -156,7 +119,7 @@ def _encode_steps(
         text.append(_output_fragment((tensor.name, tensor.datatype, tensor.shape)))
         if choice.binary:
             nbytes = 0
-            for blob in _slice_blob(tensor):
+            for blob in slice_wire_form(tensor):
                 if nbytes:
                     yield
                 nbytes += len(blob)
@@ -183,16 +146,6 @@ def _complete(body: EncodedBody, text: list[Buffer], blobs: list[Buffer]) -> Non
     body.json_length = num_text_bytes if num_bytes else None
     body.nbytes = num_text_bytes + num_bytes
     body.pieces = text + blobs
-
-
-def _slice_blob(tensor: Tensor) -> Iterator[Buffer]:
-    """Yield the wire form of ``tensor`` in pieces: a view, except that BYTES which are objects are encoded."""
-    if tensor.datatype != "BYTES" or tensor.is_encoded or tensor.num_elements <= MAX_SLICE_ELEMENTS:
-        yield tensor.to_buffer()
-        return
-    flat = tensor.to_numpy().reshape(-1)
-    for start in range(0, len(flat), MAX_SLICE_ELEMENTS):
-        yield encode_bytes(flat[start : start + MAX_SLICE_ELEMENTS].tolist())
 
 
 def _response_head(response: InferenceResponse) -> bytes:

@@ -18,9 +18,8 @@ import orjson
 
 from bireme.types import Array, Tensor
 from bireme.wire import bfloat16
+from bireme.wire.encoded import MAX_SLICE_ELEMENTS
 
-MAX_SLICE_ELEMENTS = 1 << 16
-"""A slice holds at most so many elements: about 2 ms of work for numbers."""
 MAX_SLICE_BYTES = 1 << 18
 """A slice holds at most so many bytes of strings, unless one alone is longer."""
 
