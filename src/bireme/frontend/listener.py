@@ -8,10 +8,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from typing import Protocol
+from collections.abc import Callable
+from typing import ClassVar, Protocol
 
 from bireme.frontend.busy_poll import BusyPoll
 from bireme.frontend.options import ListenOptions
+from bireme.frontend.tls import Certificates, CertificateWatch
+from bireme.frontend.tls_connection import TlsConnection, TlsState
+from bireme.frontend.unix_socket import UnixSocket
 from bireme.telemetry.log import get_logger
 from bireme.types import Unavailable
 
@@ -41,11 +45,22 @@ class Connection(Protocol):
 class Listener:
     """Accepts connections and knows those that are open. Loop thread only."""
 
-    scheme = ""
+    scheme: ClassVar[str] = ""
     """Of `url`; with TLS, an "s" is appended."""
+    alpn: ClassVar[tuple[str, ...]] = ()
+    """What may be agreed on with a TLS client. Source: RFC 7301."""
 
     def __init__(self, options: ListenOptions, *, sweep_interval_s: float = 1.0) -> None:
+        """Read the certificates, if there are any; nothing is bound before `start`.
+
+        Raises:
+            InvalidArgument: a certificate cannot be used, or the address is wrong.
+        """
         self.options = options
+        self._unix_path = options.unix_path
+        self._unix: UnixSocket | None = None
+        self._certificates = None if options.tls is None else Certificates(options.tls, self.alpn)
+        self._watch = None if self._certificates is None else CertificateWatch(self._certificates)
         self.sweep_interval_s = sweep_interval_s
         self.connections: set[Connection] = set()
         self.busy_poll: BusyPoll | None = None
@@ -56,23 +71,26 @@ class Listener:
         self._is_stopping = False
         self._is_retiring = False
 
-    def make_connection(self) -> asyncio.BaseProtocol:
+    def make_connection(self) -> asyncio.BufferedProtocol:
         """Return the protocol of a client that has just connected; it is a `Connection`, too."""
         raise NotImplementedError
 
     @property
     def port(self) -> int:
-        """The port it listens on, also when any free one was asked for; 0 before the start."""
-        if self._server is None or not self._server.sockets:
+        """The port it listens on, also when any free one was asked for; 0 before the start and without ports."""
+        if self._server is None or not self._server.sockets or self._unix_path:
             return 0
         return int(self._server.sockets[0].getsockname()[1])
 
     @property
     def url(self) -> str:
         """Where it listens, as a client would write it."""
+        if self._unix_path:
+            return f"unix:{self._unix_path}"
         address = self.options.address
         host = f"[{address}]" if ":" in address else address
-        return f"{self.scheme}://{host}:{self.port}"
+        secure = "" if self._certificates is None else "s"
+        return f"{self.scheme}{secure}://{host}:{self.port}"
 
     async def start(self) -> None:
         """Listen.
@@ -84,9 +102,15 @@ class Listener:
         self._is_stopping = self._is_retiring = False
         if options.busy_poll_us:
             self.busy_poll = BusyPoll(asyncio.get_running_loop(), options.busy_poll_us)
+        self._server = await (self._listen_on_path() if self._unix_path else self._listen_on_port())
+        if self._watch is not None:
+            self._watch.start()
+
+    async def _listen_on_port(self) -> asyncio.Server:
+        options = self.options
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self.make_connection,
+            return await asyncio.get_running_loop().create_server(
+                self._protocol_factory(),
                 options.address or None,
                 options.port,
                 reuse_port=options.reuse_port or None,
@@ -97,6 +121,24 @@ class Listener:
                 f"cannot listen on '{options.address}:{options.port}': {_reason(error)}"
             ) from error
 
+    async def _listen_on_path(self) -> asyncio.Server:
+        self._unix = UnixSocket(self._unix_path)
+        return await asyncio.get_running_loop().create_unix_server(
+            self._protocol_factory(), sock=self._unix.socket, backlog=_BACKLOG
+        )
+
+    def _protocol_factory(self) -> Callable[[], asyncio.BaseProtocol]:
+        certificates, make_connection = self._certificates, self.make_connection
+        if certificates is None:
+            return make_connection
+        state = TlsState()
+        return lambda: TlsConnection(self, certificates.context, state, make_connection)
+
+    def reload_certificates(self) -> None:
+        """Read the certificates again, soon; nothing without TLS. Connections that are open keep theirs."""
+        if self._watch is not None:
+            self._watch.reload()
+
     def retire(self) -> None:
         """Tell clients with every answer that it is the connection's last: none is cut off between two requests."""
         self._is_retiring = True
@@ -106,6 +148,11 @@ class Listener:
     async def stop(self, grace_s: float) -> None:
         """Accept nothing more, close idle connections, let the others finish for ``grace_s``, then cut them."""
         self._is_stopping = True
+        if self._watch is not None:
+            self._watch.stop()
+        if self._unix is not None:
+            self._unix.unlink()
+            self._unix = None
         if self._server is not None:
             self._server.close()
         for connection in tuple(self.connections):
@@ -149,7 +196,7 @@ class Listener:
 
     def name_peer(self, transport: asyncio.BaseTransport) -> str:
         """Return the client's address, for the access log; ``unix`` on a UNIX domain socket, empty if it has left."""
-        if self.options.unix_path:
+        if self._unix_path:
             return "unix"
         peer = transport.get_extra_info("peername")
         return str(peer[0]) if peer else ""

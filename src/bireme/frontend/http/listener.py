@@ -21,6 +21,7 @@ class HttpListener(Listener):
     """Routes the requests of its connections through ``resolve``."""
 
     scheme = "http"
+    alpn = ("http/1.1",)
 
     def __init__(
         self,
