@@ -97,6 +97,7 @@ def http_refusal(status: int) -> bytes:
 
 def encode_message(message: str) -> bytes:
     """Return ``message`` percent-encoded for ``grpc-message``, cut between two characters at `MAX_MESSAGE_SIZE`."""
+    message = message[: MAX_MESSAGE_SIZE + 1]
     encoded = _escape(message)
     while len(encoded) > MAX_MESSAGE_SIZE:
         message = message[: len(message) * MAX_MESSAGE_SIZE // len(encoded) - len(_CUT)]
