@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bireme.engine.server import Server
+from bireme.frontend.grpc.health import HealthWatch
 from bireme.frontend.grpc.options import GrpcOptions
 from bireme.frontend.work import Work, compile_header_pattern
 
@@ -10,7 +11,7 @@ from bireme.frontend.work import Work, compile_header_pattern
 class GrpcApi(Work):
     """Shared by all handlers. Loop thread only."""
 
-    __slots__ = ("header_pattern", "is_accepting", "options", "server")
+    __slots__ = ("header_pattern", "health_watch", "is_accepting", "options", "server")
 
     def __init__(self, server: Server, options: GrpcOptions) -> None:
         """Prepare.
@@ -23,5 +24,6 @@ class GrpcApi(Work):
         self.server = server
         self.options = options
         self.header_pattern = compile_header_pattern(options.header_forward_pattern)
+        self.health_watch = HealthWatch(server)
         self.is_accepting = True
         """Whether new inferences are taken: not once the server is shutting down."""
