@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 SERVING: Final = 1
 NOT_SERVING: Final = 2
 
-_INTERVAL_S = 1.0
-
 
 def check(api: GrpcApi, _: Any) -> Any:
     """``Check``."""
@@ -42,17 +40,18 @@ class HealthWatch:
     Readiness follows from the states of all models and raises no event, so one timer looks at it while anyone watches.
     """
 
-    __slots__ = ("_is_serving", "_server", "_streams", "_timer")
+    __slots__ = ("_interval_s", "_is_serving", "_server", "_streams", "_timer")
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, interval_s: float = 1.0) -> None:
         self._server = server
+        self._interval_s = interval_s
         self._streams: dict[MessageStream, None] = {}
         self._is_serving = False
         """What all of the streams have been told."""
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, stream: MessageStream) -> None:
-        """Tell ``stream`` the status, and each change until `discard`."""
+        """Tell ``stream`` the status now and each change until `discard`."""
         self.refresh()
         if not self._streams:
             self._is_serving = self._server.is_ready
@@ -61,8 +60,7 @@ class HealthWatch:
             _end(stream)
             return
         self._streams[stream] = None
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self._look)
+        self._start_timer()
 
     def discard(self, stream: MessageStream) -> None:
         """Forget ``stream``, known or not."""
@@ -72,7 +70,7 @@ class HealthWatch:
             self._timer = None
 
     def refresh(self) -> None:
-        """Look at the server now; when it is stopping, the streams end."""
+        """Look at the server now. When it is stopping, the streams end."""
         if not self._streams:
             return
         is_serving = self._server.is_ready
@@ -86,11 +84,15 @@ class HealthWatch:
                 self.discard(stream)
                 _end(stream)
 
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._look)
+
     def _look(self) -> None:
         self._timer = None
         self.refresh()
         if self._streams:
-            self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self._look)
+            self._start_timer()
 
 
 class HealthWatcher:

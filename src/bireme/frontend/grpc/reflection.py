@@ -55,21 +55,22 @@ def answer(package: str, request: Any) -> Any:
     response = message_class(f"{package}.ServerReflectionResponse")(
         valid_host=request.host, original_request=request
     )
+    kind = request.WhichOneof("message_request")
     try:
-        _fill(response, request)
+        _fill(response, kind, request)
     except KeyError:
         response.error_response.error_code = Status.NOT_FOUND
-        response.error_response.error_message = f"not found: {str(request).strip()}"
+        response.error_response.error_message = f"not found: {kind} {str(getattr(request, kind)).strip()}"
     return response
 
 
-def _fill(response: Any, request: Any) -> None:
+def _fill(response: Any, kind: str | None, request: Any) -> None:
     """Put the answer into ``response``.
 
     Raises:
         KeyError: what was asked for does not exist.
     """
-    match request.WhichOneof("message_request"):
+    match kind:
         case "list_services":
             for name in SERVICES:
                 response.list_services_response.service.add(name=name)
@@ -80,7 +81,8 @@ def _fill(response: Any, request: Any) -> None:
         case "file_containing_extension":
             wanted = request.file_containing_extension
             extended = pool().FindMessageTypeByName(wanted.containing_type)
-            _fill_files(response, pool().FindExtensionByNumber(extended, wanted.extension_number).file)
+            extension: Any = pool().FindExtensionByNumber(extended, wanted.extension_number)
+            _fill_files(response, extension.file)
         case "all_extension_numbers_of_type":
             extended = pool().FindMessageTypeByName(request.all_extension_numbers_of_type)
             found = response.all_extension_numbers_response
