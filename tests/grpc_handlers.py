@@ -66,6 +66,17 @@ def open_stream(api: Any, path: str) -> tuple[Any, FakeStream]:
     return STREAM_METHODS[path.encode()].open(api, stream), stream
 
 
+def make_message(full_name: str, **fields: Any) -> Any:
+    """Make a message; a map's values are the fields of its messages, which not every protobuf makes itself."""
+    maps = {key: value for key, value in fields.items() if isinstance(value, dict)}
+    message = message_class(full_name)(**{key: value for key, value in fields.items() if key not in maps})
+    for key, entries in maps.items():
+        held = getattr(message, key)
+        for name, values in entries.items():
+            held[name].MergeFrom(type(held[name])(**values))
+    return message
+
+
 def declaration(path: str) -> Any:
     """The descriptor of a method."""
     _, service, method = path.split("/")
@@ -74,7 +85,7 @@ def declaration(path: str) -> Any:
 
 def _handle(server: Any, path: str, fields: dict[str, Any]) -> Any:
     method = UNARY_METHODS[_full(path).encode()]
-    request = message_class(method.request)(**fields)
+    request = make_message(method.request, **fields)
     return method.handle(FakeApi(server), type(request).FromString(request.SerializeToString()))
 
 

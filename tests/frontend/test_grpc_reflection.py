@@ -96,7 +96,6 @@ def test_a_request_built_from_the_answer_is_the_servers_own():
         ("inference.ModelInferRequest", "grpc_service.proto"),
         ("inference.ModelInferRequest.InferInputTensor", "grpc_service.proto"),
         ("inference.ModelInferRequest.id", "grpc_service.proto"),
-        ("inference.InferParameter.parameter_choice", "grpc_service.proto"),
         ("inference.ModelConfig", "model_config.proto"),
         ("inference.DataType", "model_config.proto"),
         ("inference.TYPE_FP32", "model_config.proto"),
