@@ -148,6 +148,17 @@ def test_watchers_end_when_the_server_stops(server):
     asyncio.run(scenario())
 
 
+def test_the_timer_finds_that_the_server_stops(server):
+    async def scenario():
+        _, stream = Watchers(server, interval_s=0.0005).open()
+        server.state = ServerState.EXITING
+        await until(lambda: stream.ending)
+
+        assert stream.ending == ENDED
+
+    asyncio.run(scenario())
+
+
 def test_a_watcher_that_was_not_served_hears_no_second_time_of_it(server):
     async def scenario():
         server.is_ready = False
