@@ -46,6 +46,8 @@ class ServerOptions:
     """(backend, key, value); an empty backend stands for all of them."""
     exit_timeout_secs: float = 30
     """How long `Server.stop` waits for requests in flight."""
+    allow_client_shm: bool = False
+    """Clients may register shared memory regions, from which the server reads and to which it writes."""
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
 
     def check(self) -> None:

@@ -40,6 +40,7 @@ from bireme.engine.load_plan import LoadOverride
 from bireme.engine.model import Model
 from bireme.engine.model_control import ModelControl
 from bireme.engine.options import ServerOptions
+from bireme.ipc.shared_memory import SharedMemoryRegions
 from bireme.repository import Catalogue
 from bireme.telemetry import ServerMetrics
 from bireme.types import (
@@ -101,6 +102,8 @@ class Server:
         options.check()
         self.options = options
         self.metrics = ServerMetrics(options.metrics)
+        self.shared_memory = SharedMemoryRegions(is_allowed=options.allow_client_shm)
+        """The regions that clients registered; for front ends, on the loop thread."""
         self._backends = dict(backends or {})
         self._state = ServerState.NEW
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -192,6 +195,7 @@ class Server:
         if self._control is not None:
             await self._control.stop_polling()
         is_clean = await self._close_lifecycle(timeout_s)
+        self.shared_memory.close()
         self._state = ServerState.STOPPED
         return is_clean
 
