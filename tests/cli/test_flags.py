@@ -69,8 +69,8 @@ def test_defaults_are_values_and_not_texts_to_parse():
     "given",
     [
         {},
-        {"allow-grpc": ["false"], "grpc-port": ["8001"], "grpc-use-ssl": ["true"]},
-        {"allow-grpc": ["OFF"], "grpc-infer-thread-count": ["4"]},
+        {"allow-grpc": ["true"], "grpc-port": ["8001"], "grpc-use-ssl": ["true"]},
+        {"grpc-infer-thread-count": ["4"], "allow-client-shm": ["true"]},
         {"sagemaker-port": ["8080"], "vertex-ai-port": ["8080"]},  # off in tritonserver unless switched on
         {"allow-sagemaker": ["0"]},
         {"rate-limit": ["off"], "rate-limit-resource": ["R1:2"]},
@@ -78,9 +78,7 @@ def test_defaults_are_values_and_not_texts_to_parse():
         {"trace-config": ["level=OFF"], "trace-level": ["OFF"]},
         {"response-cache-byte-size": ["0"]},
         {"cache-directory": ["/opt/caches"]},
-        {"allow-client-shm": ["false"]},
         {"model-namespacing": ["false"]},
-        {"grpc-infer-response-compression-level": ["none"], "reuse-grpc-port": ["false"]},
         {"http-port": ["8000"], "log-verbose": ["1"]},
     ],
 )
@@ -91,16 +89,13 @@ def test_flags_that_leave_their_feature_off_are_accepted(given):
 @pytest.mark.parametrize(
     ("given", "refused"),
     [
-        ({"grpc-port": ["8001"]}, ["grpc-port"]),
-        ({"allow-grpc": ["true"]}, ["allow-grpc"]),
-        ({"allow-grpc": ["true"], "grpc-port": ["8001"]}, ["allow-grpc", "grpc-port"]),
+        ({"allow-vertex-ai": ["on"]}, ["allow-vertex-ai"]),
         ({"allow-sagemaker": ["true"], "sagemaker-port": ["1"]}, ["allow-sagemaker", "sagemaker-port"]),
         ({"rate-limit": ["execution_count"]}, ["rate-limit"]),
         ({"trace-config": ["level=OFF", "level=TIMESTAMPS"]}, ["trace-config"]),
         ({"trace-level": ["TIMESTAMPS"], "trace-rate": ["10"]}, ["trace-level", "trace-rate"]),
         ({"cache-config": ["local,size=1"], "cache-directory": ["x"]}, ["cache-config", "cache-directory"]),
         ({"response-cache-byte-size": ["1024"]}, ["response-cache-byte-size"]),
-        ({"allow-client-shm": ["true"]}, ["allow-client-shm"]),
         ({"backend-directory": ["/opt"]}, ["backend-directory"]),
         ({"host-policy": ["cpu,numa-node=0"]}, ["host-policy"]),
     ],
@@ -112,12 +107,12 @@ def test_flags_that_ask_for_a_later_feature_are_refused(given, refused):
 
 
 def test_a_refusal_names_the_feature():
-    (found,) = find_unsupported({"grpc-port": ["8001"]})
+    (found,) = find_unsupported({"model-namespacing": ["1"]})
 
     assert (
-        "--grpc-port: not supported yet: the gRPC front end comes with a later release "
-        "(with --allow-grpc=false its flags are accepted)"
-    ) == found
+        "--model-namespacing: not supported yet: one name in several repositories comes with a later release"
+        == found
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +125,17 @@ def test_a_refusal_names_the_feature():
         (["--strict-readiness=maybe"], "expected true/on/1 or false/off/0, got 'maybe'"),
         (["--http-max-input-size=0"], "expected an integer of at least 1, got '0'"),
         (["--grpc-infer-thread-count=1"], "expected an integer from 2 to 128, got '1'"),
-        (["--grpc-port", "8001"], "--grpc-port: not supported yet"),
+        (["--grpc-max-response-pool-size=0"], "expected an integer of at least 1, got '0'"),
+        (["--grpc-keepalive-time=2h"], "expected an integer from 0 to 2147483647, got '2h'"),
+        (
+            ["--grpc-infer-response-compression-level=best"],
+            "expected one of none, low, medium, high, got 'best'",
+        ),
+        (
+            ["--grpc-restricted-protocol=infer:k=v"],
+            "unknown restricted protocol 'infer', expected one of health",
+        ),
+        (["--cache-config", "local,size=1"], "--cache-config: not supported yet"),
         (["--model-config-name="], "expected a name without spaces"),
         ([], "--model-repository: at least one is needed"),
     ],

@@ -150,8 +150,13 @@ def serving(tmp_path: Path, backend_path: Path):
             (repository / model / "config.pbtxt").write_text(CONFIG)
         process = Process(
             [
-                *("--model-repository", str(repository), "--http-address=127.0.0.1"),
-                *("--http-port=0", "--metrics-port", "0", *arguments),
+                *(
+                    "--model-repository",
+                    str(repository),
+                    "--http-address=127.0.0.1",
+                    "--grpc-address=127.0.0.1",
+                ),
+                *("--http-port=0", "--grpc-port=0", "--metrics-port", "0", *arguments),
             ],
             {"PYTHONPATH": str(backend_path), "DELAY_S": str(delay_s), "LOAD_S": str(load_s)},
         )
@@ -248,7 +253,7 @@ def test_a_taken_port_is_named_before_any_model_loads(serving):
     with serving() as first:
         with_port = [sys.executable, "-m", "bireme", "serve", "-m", ".", "--http-address=127.0.0.1"]
         second = subprocess.run(
-            [*with_port, f"--http-port={first.port}", "--allow-metrics=0"],
+            [*with_port, f"--http-port={first.port}", "--allow-grpc=0", "--allow-metrics=0"],
             capture_output=True,
             text=True,
             check=False,

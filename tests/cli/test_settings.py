@@ -12,6 +12,7 @@ from bireme.cli.flags import FLAGS
 from bireme.cli.options import given_flags
 from bireme.cli.serve import serve
 from bireme.cli.settings import Settings, make_settings
+from bireme.frontend.options import TlsOptions
 from bireme.types import BiremeError
 
 
@@ -29,12 +30,31 @@ def test_defaults_are_tritonserver_s(tmp_path):
     settings = parse(tmp_path)
 
     assert settings.http is not None
+    assert settings.grpc is not None
     assert settings.metrics is not None
     assert ("0.0.0.0", 8000, 67108864, False) == (
         settings.http.address,
         settings.http.port,
         settings.http.max_input_size,
         settings.http.reuse_port,
+    )
+    grpc = settings.grpc
+    assert ("0.0.0.0", 8001, False, None, "none") == (
+        grpc.address,
+        grpc.port,
+        grpc.reuse_port,
+        grpc.tls,
+        grpc.response_compression_level,
+    )
+    assert (7_200_000, 20_000, False, 2, 300_000, 2, 0, 0) == (
+        grpc.keepalive_time_ms,
+        grpc.keepalive_timeout_ms,
+        grpc.keepalive_permit_without_calls,
+        grpc.http2_max_pings_without_data,
+        grpc.http2_min_recv_ping_interval_without_data_ms,
+        grpc.http2_max_ping_strikes,
+        grpc.max_connection_age_ms,
+        grpc.max_connection_age_grace_ms,
     )
     assert ("0.0.0.0", 8002) == (settings.metrics.address, settings.metrics.port)
     server = settings.server
@@ -70,9 +90,29 @@ def test_defaults_are_tritonserver_s(tmp_path):
         (["--http-header-forward-pattern=^x-"], "http", "header_forward_pattern", "^x-"),
         (["--access-log=-", "--log-format=JSON"], "http", "access_log_json", True),
         (["--access-log=-"], "http", "access_log", "-"),
+        (["--access-log=-"], "grpc", "access_log", "-"),
+        (["--http-address=unix:/run/x"], "http", "unix_path", "/run/x"),
+        (["--allow-client-shm=1"], "server", "allow_client_shm", True),
+        (["--grpc-port=9001"], "grpc", "port", 9001),
+        (["--grpc-address=unix:x.sock"], "grpc", "unix_path", "x.sock"),
+        (["--reuse-grpc-port=true"], "grpc", "reuse_port", True),
+        (["--grpc-busy-poll-us=50"], "grpc", "busy_poll_us", 50),
+        (["--grpc-header-forward-pattern=^x-"], "grpc", "header_forward_pattern", "^x-"),
+        (["--grpc-restricted-protocol=health,trace:k=v"], "grpc", "restricted_protocols", ((("health", "trace"), "k", "v"),)),
+        (["--grpc-infer-response-compression-level=HIGH"], "grpc", "response_compression_level", "high"),
+        (["--grpc-keepalive-time=1"], "grpc", "keepalive_time_ms", 1),
+        (["--grpc-keepalive-timeout=2"], "grpc", "keepalive_timeout_ms", 2),
+        (["--grpc-keepalive-permit-without-calls=1"], "grpc", "keepalive_permit_without_calls", True),
+        (["--grpc-http2-max-pings-without-data=3"], "grpc", "http2_max_pings_without_data", 3),
+        (["--grpc-http2-min-recv-ping-interval-without-data=4"], "grpc", "http2_min_recv_ping_interval_without_data_ms", 4),
+        (["--grpc-http2-max-ping-strikes=5"], "grpc", "http2_max_ping_strikes", 5),
+        (["--grpc-max-connection-age=6"], "grpc", "max_connection_age_ms", 6),
+        (["--grpc-max-connection-age-grace=7"], "grpc", "max_connection_age_grace_ms", 7),
         (["--metrics-port=9002"], "metrics", "port", 9002),
         (["--http-address=127.0.0.1"], "metrics", "address", "127.0.0.1"),
         (["--metrics-address=127.0.0.2"], "metrics", "address", "127.0.0.2"),
+        (["--http-address=unix:/run/x"], "metrics", "address", "127.0.0.1"),
+        (["--metrics-address=unix:/run/m"], "metrics", "unix_path", "/run/m"),
     ],
 )  # fmt: skip
 def test_a_flag_reaches_its_option(tmp_path, arguments, part, field, expected):
@@ -99,7 +139,8 @@ def test_log_settings_are_those_of_the_logger(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "part"), [(["--allow-http=0"], "http"), (["--allow-metrics=off"], "metrics")]
+    ("arguments", "part"),
+    [(["--allow-http=0"], "http"), (["--allow-grpc=0"], "grpc"), (["--allow-metrics=off"], "metrics")],
 )
 def test_a_front_end_that_is_off_has_no_options(tmp_path, arguments, part):
     assert getattr(parse(tmp_path, *arguments), part) is None
@@ -123,6 +164,21 @@ def test_repositories_are_taken_once_each_in_order(tmp_path):
         ),
         (["--http-port=8002"], "--http-port and --metrics-port are both 8002 on 0.0.0.0"),
         (["--http-port=8002", "--metrics-address=127.0.0.1"], "are both 8002"),
+        (["--grpc-port=8000"], "--http-port and --grpc-port are both 8000 on 0.0.0.0"),
+        (["--grpc-port=8002"], "--grpc-port and --metrics-port are both 8002 on 0.0.0.0"),
+        (
+            ["--http-address=unix:/run/x/../x", "--grpc-address=unix:///run/x"],
+            "--http-address and --grpc-address are both unix:/run/x/../x: the server cannot listen to HTTP requests",
+        ),
+        (["--grpc-address=unix:"], "--grpc-address: address 'unix:' names no path"),
+        (
+            ["--metrics-address=unix://run/x"],
+            "--metrics-address: address 'unix://run/x': two slashes must be",
+        ),
+        (
+            ["--grpc-restricted-protocol=health:a=b", "--grpc-restricted-protocol=health:c=d"],
+            "--grpc-restricted-protocol: 'health' is named 2 times; a category belongs to one group",
+        ),
         (
             ["--http-restricted-api=health:a=b", "--http-restricted-api=trace,health:c=d"],
             "--http-restricted-api: 'health' is named 2 times; a category belongs to one group",
@@ -143,7 +199,9 @@ def test_what_does_not_go_together_is_refused(tmp_path, arguments, complaint):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--http-port=0", "--metrics-port=0"],
+        ["--http-port=0", "--metrics-port=0", "--grpc-port=0"],
+        ["--http-port=8001", "--allow-grpc=false"],
+        ["--http-address=unix:/run/h", "--http-port=8001", "--metrics-address=unix:/run/m"],
         ["--http-port=8002", "--allow-metrics=false"],
         ["--http-address=127.0.0.1", "--http-port=8002", "--metrics-address=127.0.0.2"],
     ],
@@ -173,5 +231,36 @@ def test_a_vertex_ai_container_is_told_that_its_front_end_is_missing(tmp_path, m
 
 
 def test_flags_of_later_releases_never_reach_the_settings(tmp_path):
-    with pytest.raises(click.ClickException, match="--allow-client-shm: not supported yet"):
-        parse(tmp_path, "--allow-client-shm=true")
+    with pytest.raises(click.ClickException, match="--model-namespacing: not supported yet"):
+        parse(tmp_path, "--model-namespacing=true")
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("arguments", "mutual"),
+    [
+        (["--{}-use-ssl=true"], False),
+        (["--{}-use-ssl=true", "--{}-use-ssl-mutual=true"], True),
+        (["--{}-use-ssl-mutual=true"], True),
+        (["--{}-use-ssl-mutual=false"], False),  # given at all, it turns TLS on
+    ],
+)
+def test_tls_is_on_where_a_flag_says_so(tmp_path, kind, arguments, mutual):
+    files = ["--{}-server-cert=c", "--{}-server-key=k", "--{}-root-cert=r"]
+    settings = parse(tmp_path, *(argument.format(kind) for argument in [*files, *arguments]))
+
+    assert TlsOptions("c", "k", "r", mutual=mutual, flags=kind) == getattr(settings, kind).tls
+    assert ([] if mutual else [f"--{kind}-root-cert has no effect without --{kind}-use-ssl-mutual"]) == list(
+        settings.notes
+    )
+
+
+def test_certificates_alone_do_not_turn_tls_on(tmp_path):
+    settings = parse(tmp_path, "--grpc-server-cert=c", "--grpc-server-key=k", "--grpc-use-ssl=false")
+
+    assert settings.grpc is not None
+    assert settings.grpc.tls is None
+    assert [
+        "--grpc-server-cert has no effect without --grpc-use-ssl",
+        "--grpc-server-key has no effect without --grpc-use-ssl",
+    ] == list(settings.notes)

@@ -23,7 +23,9 @@ from bireme.cli.values import (
     PATH,
     PATTERN,
     PORT,
-    RESTRICTED_GROUP,
+    RESTRICTED_APIS,
+    RESTRICTED_CATEGORIES,
+    RESTRICTED_PROTOCOLS,
     SWITCH,
     TEXT,
     VERBOSITY,
@@ -40,9 +42,7 @@ class Feature:
     name: str
     """Fits after "not supported yet:" and before "comes with a later release"."""
     switches: tuple[str, ...] = ()
-    """The flags that turn it on. Its other flags mean nothing while it is off."""
-    on_by_default: bool = False
-    """Whether tritonserver has it on when no switch is given."""
+    """The flags that turn it on. Its other flags mean nothing without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +64,25 @@ class Flag:
     """The texts that leave the feature off."""
 
 
-GRPC = Feature("the gRPC front end", ("allow-grpc",), on_by_default=True)
 SAGEMAKER = Feature("the SageMaker front end", ("allow-sagemaker",))
 VERTEX = Feature("the Vertex AI front end", ("allow-vertex-ai",))
 TRACING = Feature("tracing", ("trace-config", "trace-level"))
 CACHE = Feature("the response cache", ("cache-config", "response-cache-byte-size"))
 RATE_LIMITER = Feature("the rate limiter", ("rate-limit",))
-SHARED_MEMORY = Feature("client shared memory", ("allow-client-shm",))
 NAMESPACES = Feature("one name in several repositories")
 BACKEND_DIRECTORY = Feature("loading backends from a directory")
 REPOSITORY_AGENTS = Feature("repository agents")
 HOST_POLICIES = Feature("host policies")
 
+_CATEGORIES = f"Categories: {', '.join(RESTRICTED_CATEGORIES)}."
+_UNIX = "unix:/path stands for a UNIX domain socket."
+_BUSY_POLL = (
+    "Stay awake for so many microseconds after an answer, for clients that ask again at once: lower latency for a CPU "
+    "core while it lasts."
+)
 _FALSE = ("false", "off", "0", "no")
+_ONE_LOOP = "one event loop serves every connection"
+_MS = integer(0, 2**31 - 1, "MS")
 _NO_GPU = "models run on the CPU; GPU instances come with a later release"
 
 
@@ -90,6 +96,34 @@ def _without_effect(name: str, type_: ValueType, why: str, *, repeat: bool = Fal
     return Flag(name, type_, "", no_effect=why, repeat=repeat)
 
 
+def _tls_flags(kind: str, *, extension: bool) -> tuple[Flag, ...]:
+    """Return the flags of a front end's TLS."""
+    return (
+        Flag(f"{kind}-use-ssl", BOOL, "Listen with TLS.", False, extension=extension),
+        Flag(
+            f"{kind}-use-ssl-mutual",
+            BOOL,
+            f"Ask clients for a certificate, too. Given at all, it stands for --{kind}-use-ssl as well.",
+            extension=extension,
+        ),
+        Flag(
+            f"{kind}-server-cert",
+            PATH,
+            "The server's certificate and the intermediate ones, PEM. Read again when it changes, and on SIGHUP.",
+            "",
+            extension=extension,
+        ),
+        Flag(f"{kind}-server-key", PATH, "Its private key, PEM, not encrypted.", "", extension=extension),
+        Flag(
+            f"{kind}-root-cert",
+            PATH,
+            "The certificates that must have signed a client's, PEM.",
+            "",
+            extension=extension,
+        ),
+    )
+
+
 SECTIONS: dict[str, tuple[Flag, ...]] = {
     "Server": (
         Flag("id", TEXT, "Name of this server in its metadata.", "triton"),
@@ -98,6 +132,12 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             integer(0),
             "Seconds that in-flight requests have to finish after SIGTERM or Ctrl-C.",
             30,
+        ),
+        Flag(
+            "allow-client-shm",
+            BOOL,
+            "Let clients register shared memory regions, which the server then reads tensors from and writes them to.",
+            False,
         ),
     ),
     "Model repository": (
@@ -146,7 +186,7 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
     ),
     "HTTP": (
         Flag("allow-http", BOOL, "Listen for HTTP requests.", True),
-        Flag("http-address", TEXT, "Address to listen on.", "0.0.0.0"),
+        Flag("http-address", TEXT, f"Address to listen on. {_UNIX}", "0.0.0.0"),
         Flag("http-port", PORT, "Port to listen on. 0: any free one.", 8000, short="p"),
         Flag("reuse-http-port", BOOL, "Share the port with other servers that say so too.", False),
         Flag(
@@ -164,9 +204,8 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         ),
         Flag(
             "http-restricted-api",
-            RESTRICTED_GROUP,
-            "Answer these routes only with this header. A category belongs to one group. Categories: health, "
-            "metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging.",
+            RESTRICTED_APIS,
+            f"Answer these routes only with this header. A category belongs to one group. {_CATEGORIES}",
             repeat=True,
         ),
         Flag(
@@ -176,18 +215,85 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             repeat=True,
             extension=True,
         ),
+        *_tls_flags("http", extension=True),
         Flag(
             "http-busy-poll-us",
             integer(0, 10_000, "US"),
-            "Stay awake for so many microseconds after an answer, for clients that ask again at once: lower latency "
-            "for a CPU core while it lasts.",
+            _BUSY_POLL,
             0,
             extension=True,
         ),
     ),
+    "gRPC": (
+        Flag("allow-grpc", BOOL, "Listen for gRPC requests.", True),
+        Flag("grpc-address", TEXT, f"Address to listen on. {_UNIX}", "0.0.0.0"),
+        Flag("grpc-port", PORT, "Port to listen on. 0: any free one.", 8001),
+        Flag("reuse-grpc-port", BOOL, "Share the port with other servers that say so too.", False),
+        Flag(
+            "grpc-header-forward-pattern",
+            PATTERN,
+            "Metadata whose name matches become request parameters. Unanchored, in any case.",
+            "",
+        ),
+        Flag(
+            "grpc-restricted-protocol",
+            RESTRICTED_PROTOCOLS,
+            "Answer these methods only with metadata triton-grpc-protocol-KEY of this value. A category belongs to one "
+            f"group. {_CATEGORIES}",
+            repeat=True,
+        ),
+        Flag(
+            "grpc-infer-response-compression-level",
+            choice("none", "low", "medium", "high"),
+            "Compress inference responses, for clients that accept it.",
+            "none",
+        ),
+        *_tls_flags("grpc", extension=False),
+        Flag("grpc-keepalive-time", _MS, "Ping a connection after so long a silence. 0: never.", 7200000),
+        Flag(
+            "grpc-keepalive-timeout", _MS, "End a connection that does not answer a ping in this time.", 20000
+        ),
+        Flag(
+            "grpc-keepalive-permit-without-calls",
+            BOOL,
+            "Ping, and let clients ping, while no call is open.",
+            False,
+        ),
+        Flag(
+            "grpc-http2-max-pings-without-data",
+            integer(0),
+            "Pings sent in a row without data in between. 0: any number.",
+            2,
+        ),
+        Flag(
+            "grpc-http2-min-recv-ping-interval-without-data",
+            _MS,
+            "A client that pings sooner, without data in between, gets a strike.",
+            300000,
+        ),
+        Flag(
+            "grpc-http2-max-ping-strikes",
+            integer(0),
+            "More strikes than this end the connection. 0: any number is tolerated.",
+            2,
+        ),
+        Flag("grpc-max-connection-age", _MS, "Ask a connection to end at this age. 0: never.", 0),
+        Flag(
+            "grpc-max-connection-age-grace",
+            _MS,
+            "How long the calls of such a connection may still take. 0: as long as they need.",
+            0,
+        ),
+        Flag("grpc-busy-poll-us", integer(0, 10_000, "US"), _BUSY_POLL, 0, extension=True),
+    ),
     "Metrics": (
         Flag("allow-metrics", BOOL, "Serve Prometheus metrics.", True),
-        Flag("metrics-address", TEXT, "Address to listen on. Default: that of --http-address.", ""),
+        Flag(
+            "metrics-address",
+            TEXT,
+            f"Address to listen on. {_UNIX} Default: that of --http-address, or 127.0.0.1 if that is a UNIX domain socket.",
+            "",
+        ),
         Flag("metrics-port", PORT, "Port to listen on. 0: any free one.", 8002),
         Flag("allow-cpu-metrics", BOOL, "Include the CPU's use and memory.", True),
         Flag("metrics-interval-ms", MILLISECONDS, "How old a sampled value may be.", 2000.0),
@@ -228,7 +334,18 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         ),
     ),
     "Accepted without effect": (
-        _without_effect("http-thread-count", integer(), "one event loop serves every connection"),
+        _without_effect("http-thread-count", integer(), _ONE_LOOP),
+        _without_effect("grpc-infer-thread-count", integer(2, 128), _ONE_LOOP),
+        _without_effect(
+            "grpc-infer-allocation-pool-size",
+            integer(),
+            "what a call needs is made anew; reuse would save nothing",
+        ),
+        _without_effect(
+            "grpc-max-response-pool-size",
+            integer(1),
+            "responses are not pooled; those a client has not taken are bounded",
+        ),
         _without_effect("allow-gpu-metrics", BOOL, _NO_GPU),
         _without_effect("enable-peer-access", BOOL, _NO_GPU),
         _without_effect("pinned-memory-pool-byte-size", integer(), _NO_GPU),
@@ -252,34 +369,6 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         _later("trace-log-frequency", integer(), TRACING),
     ),
     "Later releases": (
-        _later("allow-grpc", BOOL, GRPC, off=_FALSE),
-        _later("grpc-address", TEXT, GRPC),
-        _later("grpc-port", PORT, GRPC),
-        _later("reuse-grpc-port", BOOL, GRPC, off=_FALSE),
-        _later("grpc-header-forward-pattern", PATTERN, GRPC, off=("",)),
-        _later("grpc-infer-thread-count", integer(2, 128), GRPC),
-        _later("grpc-infer-allocation-pool-size", integer(), GRPC),
-        _later("grpc-max-response-pool-size", integer(), GRPC),
-        _later("grpc-use-ssl", BOOL, GRPC, off=_FALSE),
-        _later("grpc-use-ssl-mutual", BOOL, GRPC, off=_FALSE),
-        _later("grpc-server-cert", PATH, GRPC),
-        _later("grpc-server-key", PATH, GRPC),
-        _later("grpc-root-cert", PATH, GRPC),
-        _later(
-            "grpc-infer-response-compression-level",
-            choice("none", "low", "medium", "high"),
-            GRPC,
-            off=("none",),
-        ),
-        _later("grpc-keepalive-time", integer(), GRPC),
-        _later("grpc-keepalive-timeout", integer(), GRPC),
-        _later("grpc-keepalive-permit-without-calls", BOOL, GRPC, off=_FALSE),
-        _later("grpc-http2-max-pings-without-data", integer(), GRPC),
-        _later("grpc-http2-min-recv-ping-interval-without-data", integer(), GRPC),
-        _later("grpc-http2-max-ping-strikes", integer(), GRPC),
-        _later("grpc-max-connection-age", integer(), GRPC),
-        _later("grpc-max-connection-age-grace", integer(), GRPC),
-        _later("grpc-restricted-protocol", TEXT, GRPC, repeat=True),
         _later("allow-sagemaker", BOOL, SAGEMAKER, off=_FALSE),
         _later("sagemaker-port", PORT, SAGEMAKER),
         _later("sagemaker-safe-port-range", TEXT, SAGEMAKER),
@@ -293,7 +382,6 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         _later("cache-directory", PATH, CACHE),
         _later("rate-limit", choice("off", "execution_count"), RATE_LIMITER, off=("off",)),
         _later("rate-limit-resource", TEXT, RATE_LIMITER, repeat=True),
-        _later("allow-client-shm", BOOL, SHARED_MEMORY, off=_FALSE),
         _later("model-namespacing", BOOL, NAMESPACES, off=_FALSE),
         _later("backend-directory", PATH, BACKEND_DIRECTORY),
         _later("repoagent-directory", PATH, REPOSITORY_AGENTS),
@@ -312,7 +400,7 @@ def find_unsupported(given: dict[str, list[str]]) -> list[str]:
     ``given`` holds the texts of each flag on the command line, by name, in order.
     """
     return [
-        f"--{name}: not supported yet: {feature.name} comes with a later release{_way_out(feature)}"
+        f"--{name}: not supported yet: {feature.name} comes with a later release"
         for name, texts in given.items()
         if (feature := FLAGS[name].feature) is not None
         and not _leaves_off(name, texts)
@@ -327,12 +415,4 @@ def _leaves_off(name: str, texts: list[str]) -> bool:
 
 def _is_on(feature: Feature, given: dict[str, list[str]]) -> bool:
     """Whether tritonserver would have the feature on."""
-    named = [switch for switch in feature.switches if switch in given]
-    if not named:
-        return feature.on_by_default
-    return any(not _leaves_off(switch, given[switch]) for switch in named)
-
-
-def _way_out(feature: Feature) -> str:
-    """Where a feature is on by default in tritonserver, its flags pass once it is switched off."""
-    return f" (with --{feature.switches[0]}=false its flags are accepted)" if feature.on_by_default else ""
+    return any(not _leaves_off(switch, given[switch]) for switch in feature.switches if switch in given)

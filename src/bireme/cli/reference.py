@@ -46,8 +46,8 @@ _LATER = """
 ### Later releases
 
 Flags of features that do not exist yet. Each is accepted where it leaves its feature off (the values are listed), and
-where tritonserver itself would ignore it because the feature is off; `--allow-grpc=false`, for example, makes all gRPC
-flags acceptable. Anything else is an error, so that nobody takes a silent server for one that does what was asked.
+where tritonserver itself would ignore it because the feature is off, as `--sagemaker-port` without `--allow-sagemaker`.
+Anything else is an error, so that nobody takes a silent server for one that does what was asked.
 """
 
 

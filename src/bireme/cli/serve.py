@@ -23,7 +23,7 @@ def _serve(**variables: Any) -> int:
 serve = FlagCommand(
     name="serve",
     callback=_serve,
-    short_help="Serve the models of a repository over HTTP.",
+    short_help="Serve the models of a repository over HTTP and gRPC.",
     help="Serve the models of a repository. Takes tritonserver's flags, as --flag=value or --flag value.\n\n"
     "Example: bireme serve -m ./models -p 8000",
 )

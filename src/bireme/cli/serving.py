@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -25,6 +25,7 @@ from bireme.cli.settings import Settings
 from bireme.engine import Server
 from bireme.frontend.http import HttpFrontend
 from bireme.frontend.metrics import MetricsFrontend
+from bireme.frontend.options import ListenOptions
 from bireme.telemetry import log
 from bireme.types import Unavailable
 
@@ -42,8 +43,13 @@ class _FrontEnd(Protocol):
 
     async def stop(self, grace_s: float) -> None: ...
 
+    def reopen(self) -> None: ...
+
     @property
-    def port(self) -> int: ...
+    def options(self) -> ListenOptions: ...
+
+    @property
+    def url(self) -> str: ...
 
 
 class Serving:
@@ -99,30 +105,42 @@ class Serving:
         _logger.info("Bireme %s is ready%s", __version__, "" if age_ms is None else f" in {age_ms} ms")
 
     async def _open_ports(self) -> None:
+        front_ends = list(self._make_front_ends())  # what is wrong with one is known before any is bound
+        for name, front_end in front_ends:
+            await self._open(name, front_end)
+        if any(_has_files(front_end.options) for _, front_end in front_ends):
+            _on_hangup(self._reopen)
+
+    def _make_front_ends(self) -> Iterator[tuple[str, _FrontEnd]]:
         settings = self._settings
         if settings.http is not None:
-            http = HttpFrontend(self._server, settings.http)
-            await self._open("HTTP", http, settings.http.address)
-            if http.access_log is not None:
-                _on_hangup(http.access_log.reopen)
-        if settings.metrics is not None:
-            await self._open(
-                "metrics", MetricsFrontend(self._server, settings.metrics), settings.metrics.address
-            )
+            yield "HTTP", HttpFrontend(self._server, settings.http)
+        if settings.grpc is not None:
+            # Imported here: it brings much along that a server without gRPC does not need.
+            from bireme.frontend.grpc.frontend import GrpcFrontend
 
-    async def _open(self, name: str, front_end: _FrontEnd, address: str) -> None:
+            yield "gRPC", GrpcFrontend(self._server, settings.grpc)
+        if settings.metrics is not None:
+            yield "metrics", MetricsFrontend(self._server, settings.metrics)
+
+    async def _open(self, name: str, front_end: _FrontEnd) -> None:
         try:
             await front_end.start()
         except Unavailable as error:
             cause = error.__cause__
-            what = "port" if isinstance(cause, OSError) and cause.errno in _PORT_ERRORS else "address"
+            has_port = not front_end.options.unix_path
+            is_taken = isinstance(cause, OSError) and cause.errno in _PORT_ERRORS
+            what = "port" if has_port and is_taken else "address"
             raise Unavailable(
                 f"{error.message}; choose another {what} for {name} with --{name.lower()}-{what}"
             ) from error
         self._front_ends.append((name, front_end))
-        host = f"[{address}]" if ":" in address else address
-        path = "/metrics" if name == "metrics" else ""
-        _logger.info("listening for %s requests on http://%s:%d%s", name, host, front_end.port, path)
+        path = "/metrics" if name == "metrics" and not front_end.options.unix_path else ""
+        _logger.info("listening for %s requests on %s%s", name, front_end.url, path)
+
+    def _reopen(self) -> None:
+        for _, front_end in self._front_ends:
+            front_end.reopen()
 
     async def _stop(self) -> int:
         timeout_s = self._settings.server.exit_timeout_secs
@@ -162,8 +180,13 @@ class Serving:
         self._stop_asked.set_result(name)
 
 
+def _has_files(options: ListenOptions) -> bool:
+    """Whether there is anything that SIGHUP can renew."""
+    return options.tls is not None or bool(getattr(options, "access_log", ""))
+
+
 def _on_hangup(reopen: Callable[[], None]) -> None:
-    """Call ``reopen`` on SIGHUP, which log rotation sends."""
+    """Call ``reopen`` on SIGHUP, which those send who rotate logs or renew certificates."""
     with suppress(AttributeError, NotImplementedError):  # Windows
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reopen)
 

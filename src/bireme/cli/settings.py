@@ -16,8 +16,9 @@ from typing import Any
 from bireme.cli.flags import FLAGS, Flag
 from bireme.cli.values import RestrictedGroup
 from bireme.engine.options import ServerOptions
+from bireme.frontend.grpc.options import GrpcOptions
 from bireme.frontend.http.options import HttpOptions
-from bireme.frontend.options import ListenOptions, Restriction
+from bireme.frontend.options import ListenOptions, Restriction, TlsOptions, unix_path
 from bireme.telemetry import MetricsOptions
 from bireme.types import InvalidArgument, Unsupported
 
@@ -31,6 +32,7 @@ class Settings:
 
     server: ServerOptions
     http: HttpOptions | None
+    grpc: GrpcOptions | None
     metrics: ListenOptions | None
     log: Mapping[str, Any]
     """Arguments of `bireme.telemetry.log.configure`."""
@@ -49,11 +51,8 @@ def make_settings(values: Values, given: Iterable[Flag] = ()) -> Settings:
     settings = Settings(
         server=_server_options(values),
         http=_http_options(values) if values["allow-http"] else None,
-        metrics=ListenOptions(
-            address=values["metrics-address"] or values["http-address"], port=values["metrics-port"]
-        )
-        if values["allow-metrics"]
-        else None,
+        grpc=_grpc_options(values) if values["allow-grpc"] else None,
+        metrics=_metrics_options(values) if values["allow-metrics"] else None,
         log={
             "info": values["log-info"],
             "warning": values["log-warning"],
@@ -93,6 +92,7 @@ def _server_options(values: Values) -> ServerOptions:
         model_load_retry_count=values["model-load-retry-count"],
         backend_config=tuple(values["backend-config"]),
         exit_timeout_secs=values["exit-timeout-secs"],
+        allow_client_shm=values["allow-client-shm"],
         metrics=MetricsOptions.parse(
             values["metrics-config"],
             cpu_metrics=values["allow-cpu-metrics"],
@@ -102,25 +102,89 @@ def _server_options(values: Values) -> ServerOptions:
 
 
 def _http_options(values: Values) -> HttpOptions:
-    groups: tuple[RestrictedGroup, ...] = values["http-restricted-api"]
-    named = Counter(category for group in groups for category in group.categories)
-    for category, times in named.items():
-        if times > 1:
-            raise InvalidArgument(
-                f"--http-restricted-api: '{category}' is named {times} times; a category belongs to one group"
-            )
     return HttpOptions(
-        address=values["http-address"],
+        address=_address(values, "http-address"),
         port=values["http-port"],
         reuse_port=values["reuse-http-port"],
         header_forward_pattern=values["http-header-forward-pattern"],
         max_input_size=values["http-max-input-size"],
-        restricted_apis=tuple(Restriction(*group) for group in groups),
+        restricted_apis=_restrictions(values, "http-restricted-api"),
         cors_origins=tuple(values["http-cors-origin"]),
         busy_poll_us=values["http-busy-poll-us"],
+        tls=_tls_options(values, "http"),
         access_log=values["access-log"],
         access_log_json=values["log-format"] == "json",
     )
+
+
+def _grpc_options(values: Values) -> GrpcOptions:
+    return GrpcOptions(
+        address=_address(values, "grpc-address"),
+        port=values["grpc-port"],
+        reuse_port=values["reuse-grpc-port"],
+        busy_poll_us=values["grpc-busy-poll-us"],
+        tls=_tls_options(values, "grpc"),
+        header_forward_pattern=values["grpc-header-forward-pattern"],
+        restricted_protocols=_restrictions(values, "grpc-restricted-protocol"),
+        response_compression_level=values["grpc-infer-response-compression-level"],
+        access_log=values["access-log"],
+        access_log_json=values["log-format"] == "json",
+        keepalive_time_ms=values["grpc-keepalive-time"],
+        keepalive_timeout_ms=values["grpc-keepalive-timeout"],
+        keepalive_permit_without_calls=values["grpc-keepalive-permit-without-calls"],
+        http2_max_pings_without_data=values["grpc-http2-max-pings-without-data"],
+        http2_min_recv_ping_interval_without_data_ms=values["grpc-http2-min-recv-ping-interval-without-data"],
+        http2_max_ping_strikes=values["grpc-http2-max-ping-strikes"],
+        max_connection_age_ms=values["grpc-max-connection-age"],
+        max_connection_age_grace_ms=values["grpc-max-connection-age-grace"],
+    )
+
+
+def _metrics_options(values: Values) -> ListenOptions:
+    if values["metrics-address"]:
+        address = _address(values, "metrics-address")
+    else:
+        address = values["http-address"]
+        if unix_path(address):
+            address = "127.0.0.1"  # who keeps requests off the network does not want statistics on it
+    return ListenOptions(address=address, port=values["metrics-port"])
+
+
+def _address(values: Values, name: str) -> str:
+    address: str = values[name]
+    try:
+        unix_path(address)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"--{name}: {error.message}") from None
+    return address
+
+
+def _restrictions(values: Values, name: str) -> tuple[Restriction, ...]:
+    groups: tuple[RestrictedGroup, ...] = values[name]
+    named = Counter(category for group in groups for category in group.categories)
+    for category, times in named.items():
+        if times > 1:
+            raise InvalidArgument(
+                f"--{name}: '{category}' is named {times} times; a category belongs to one group"
+            )
+    return tuple(Restriction(*group) for group in groups)
+
+
+def _tls_options(values: Values, kind: str) -> TlsOptions | None:
+    if not _has_tls(values, kind):
+        return None
+    return TlsOptions(
+        cert=values[f"{kind}-server-cert"],
+        key=values[f"{kind}-server-key"],
+        root_cert=values[f"{kind}-root-cert"],
+        mutual=bool(values[f"{kind}-use-ssl-mutual"]),
+        flags=kind,
+    )
+
+
+def _has_tls(values: Values, kind: str) -> bool:
+    """Whether TLS is on. The mutual flag turns it on, whatever its value. Source: Triton ``command_line_parser.cc``."""
+    return bool(values[f"{kind}-use-ssl"]) or values[f"{kind}-use-ssl-mutual"] is not None
 
 
 def _check_repositories(repositories: tuple[str, ...]) -> None:
@@ -138,20 +202,26 @@ def _check_repositories(repositories: tuple[str, ...]) -> None:
 
 
 def _check_ports(settings: Settings) -> None:
-    listeners = [("HTTP", settings.http), ("metrics", settings.metrics)]
+    listeners = (("HTTP", settings.http), ("gRPC", settings.grpc), ("metrics", settings.metrics))
     enabled = [(name, options) for name, options in listeners if options is not None]
     for (name, options), (other_name, other) in combinations(enabled, 2):
-        same_port = options.port == other.port != 0
-        if same_port and _overlap(options.address, other.address):
-            raise InvalidArgument(
-                f"--http-port and --metrics-port are both {options.port} on {options.address}: "
-                f"the server cannot listen to {name} requests and {other_name} requests there"
-            )
+        if not _collide(options, other):
+            continue
+        what = "address" if options.unix_path else "port"
+        where = options.address if options.unix_path else f"{options.port} on {options.address}"
+        raise InvalidArgument(
+            f"--{name.lower()}-{what} and --{other_name.lower()}-{what} are both {where}: "
+            f"the server cannot listen to {name} requests and {other_name} requests there"
+        )
 
 
-def _overlap(address: str, other: str) -> bool:
-    """Whether two listeners on these addresses get in each other's way; names are not resolved."""
-    return address == other or "0.0.0.0" in {address, other}
+def _collide(options: ListenOptions, other: ListenOptions) -> bool:
+    """Whether two listeners get in each other's way; names are not resolved."""
+    path, other_path = options.unix_path, other.unix_path
+    if path or other_path:
+        return bool(path and other_path) and Path(path).resolve() == Path(other_path).resolve()
+    addresses = {options.address, other.address}
+    return options.port == other.port != 0 and (len(addresses) == 1 or "0.0.0.0" in addresses)
 
 
 def _check_environment(values: Values) -> None:
@@ -167,7 +237,19 @@ def _notes(values: Values, given: Iterable[Flag]) -> Iterable[str]:
     for flag in given:
         if flag.no_effect:
             yield f"--{flag.name} has no effect: {flag.no_effect}"
+        elif missing := _missing_switch(values, flag):
+            yield f"--{flag.name} has no effect without --{missing}"
         elif flag is FLAGS["strict-model-config"]:
             yield "--strict-model-config is deprecated; its newer name is --disable-auto-complete-config"
             if values["disable-auto-complete-config"] and not values["strict-model-config"]:
                 yield "--disable-auto-complete-config wins over --strict-model-config=false"
+
+
+def _missing_switch(values: Values, flag: Flag) -> str:
+    """Return the flag that ``flag``, one of TLS, needs beside it to have an effect; empty when nothing is missing."""
+    kind, _, end = flag.name.partition("-")
+    if end in {"server-cert", "server-key", "root-cert"} and not _has_tls(values, kind):
+        return f"{kind}-use-ssl"
+    if end == "root-cert" and not values[f"{kind}-use-ssl-mutual"]:
+        return f"{kind}-use-ssl-mutual"
+    return ""

@@ -21,7 +21,7 @@ RESTRICTED_CATEGORIES = (
     "trace",
     "logging",
 )
-"""The groups of routes that ``--http-restricted-api`` can guard."""
+"""The groups of routes and methods that ``--http-restricted-api`` and ``--grpc-restricted-protocol`` can guard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ValueType:
 
 
 class RestrictedGroup(NamedTuple):
-    """One ``--http-restricted-api``: these categories need this header with this value."""
+    """One group of categories that need this header with this value."""
 
     categories: tuple[str, ...]
     header: str
@@ -105,16 +105,16 @@ def _config_name(text: str) -> str:
     return text
 
 
-def _restricted_group(text: str) -> RestrictedGroup:
+def _restricted_group(text: str, what: str) -> RestrictedGroup:
     categories_text, colon, header_text = text.partition(":")
     header, equals, value = header_text.partition("=")
     if not (categories_text and colon and header and equals and value):
-        raise ValueError(f"expected <api>[,<api>…]:<header>=<value>, got {text!r}")
+        raise ValueError(f"expected <{what}>[,<{what}>…]:<key>=<value>, got {text!r}")
     categories = tuple(categories_text.split(","))
     for category in categories:
         if category not in RESTRICTED_CATEGORIES:
             known = ", ".join(RESTRICTED_CATEGORIES)
-            raise ValueError(f"unknown restricted api {category!r}, expected one of {known}")
+            raise ValueError(f"unknown restricted {what} {category!r}, expected one of {known}")
     return RestrictedGroup(categories, header, value)
 
 
@@ -155,7 +155,10 @@ VERBOSITY = ValueType("LEVEL", _verbosity)
 MILLISECONDS = ValueType("MS", _milliseconds)
 PATTERN = ValueType("REGEX", _pattern)
 CONFIG_NAME = ValueType("NAME", _config_name)
-RESTRICTED_GROUP = ValueType("API[,API…]:HEADER=VALUE", _restricted_group)
+RESTRICTED_APIS = ValueType("API[,API…]:HEADER=VALUE", lambda text: _restricted_group(text, "api"))
+RESTRICTED_PROTOCOLS = ValueType(
+    "PROTOCOL[,PROTOCOL…]:KEY=VALUE", lambda text: _restricted_group(text, "protocol")
+)
 BACKEND_SETTING = ValueType("[BACKEND,]KEY=VALUE", _backend_setting)
 SWITCH = ValueType("", _bool)
 """A flag that takes no value: it is there or not."""

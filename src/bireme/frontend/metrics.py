@@ -40,6 +40,11 @@ class MetricsFrontend:
         """The port that is listened on."""
         return self._listener.port
 
+    @property
+    def url(self) -> str:
+        """Where a client finds it."""
+        return self._listener.url
+
     async def start(self) -> None:
         """Listen.
 
@@ -47,6 +52,10 @@ class MetricsFrontend:
             Unavailable: the address cannot be bound.
         """
         await self._listener.start()
+
+    def reopen(self) -> None:
+        """Read the certificates again, soon."""
+        self._listener.reload_certificates()
 
     async def retire(self, timeout_s: float) -> None:  # noqa: ARG002 (nothing is pending between two events)
         """Prepare for the end: every answer is its connection's last."""

@@ -18,7 +18,7 @@ class HttpFrontend:
         """Prepare; nothing is bound before `start`.
 
         Raises:
-            InvalidArgument: an option is wrong, or the access log cannot be opened.
+            InvalidArgument: an option is wrong, or the access log or a certificate cannot be opened.
         """
         self.options = options or HttpOptions()
         self._api = Api(server, self.options)
@@ -40,6 +40,11 @@ class HttpFrontend:
         return self._listener.port
 
     @property
+    def url(self) -> str:
+        """Where a client finds it."""
+        return self._listener.url
+
+    @property
     def num_connections(self) -> int:
         """Open connections."""
         return len(self._listener.connections)
@@ -51,6 +56,12 @@ class HttpFrontend:
             Unavailable: the address cannot be bound.
         """
         await self._listener.start()
+
+    def reopen(self) -> None:
+        """Open the access log again by its name, after a log rotation, and read the certificates again, soon."""
+        if self.access_log is not None:
+            self.access_log.reopen()
+        self._listener.reload_certificates()
 
     async def retire(self, timeout_s: float) -> None:
         """Prepare for the end: every answer is its connection's last, and what has been received goes to the engine.
