@@ -57,7 +57,8 @@ def bireme(repository: Path, *flags: str, name: str = "Bireme") -> Iterator[Peer
     """Run ``bireme serve`` on ``repository``."""
     port, metrics_port = free_ports(2)
     command = [sys.executable, "-m", "bireme", "serve", "--model-repository", str(repository)]
-    command += ["--http-address=127.0.0.1", f"--http-port={port}", f"--metrics-port={metrics_port}", *flags]
+    command += ["--http-address=127.0.0.1", f"--http-port={port}", f"--metrics-port={metrics_port}"]
+    command += ["--grpc-address=127.0.0.1", "--grpc-port=0", *flags]  # what is given last counts
     with _running(name, command, port, signal.SIGTERM) as peer:
         yield peer
 

@@ -47,7 +47,7 @@ def start_server(http_port: int, metrics_port: int) -> subprocess.Popen[bytes]:
         *(sys.executable, "-m", "bireme", "serve"),
         *("--model-repository", os.path.relpath(build.MODELS)),
         *("--http-address", "127.0.0.1", "--http-port", str(http_port)),
-        *("--metrics-port", str(metrics_port)),
+        *("--metrics-port", str(metrics_port), "--allow-grpc=false"),
     ]
     console.print(f"  $ bireme {' '.join(command[3:])}", soft_wrap=True)
     with LOG.open("wb") as log:
