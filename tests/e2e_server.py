@@ -36,7 +36,8 @@ class RunningServer:
         paths = (str(repository),) if repository else ()
         settings = {"model_control_mode": "explicit", "load_model": ("*",)} | options
         self.engine = Server(options=ServerOptions(model_repository=paths, **settings), backends=backends)
-        self._http = replace(http or HttpOptions(), address="127.0.0.1", port=0)
+        http = http or HttpOptions()
+        self._http = http if http.unix_path else replace(http, address="127.0.0.1", port=0)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -59,7 +60,8 @@ class RunningServer:
 
     @property
     def url(self) -> str:
-        return f"http://{self.address}"
+        """Where HTTP is listened on, with the host that certificates are issued to if there is TLS."""
+        return f"https://localhost:{self.http.port}" if self._http.tls else f"http://{self.address}"
 
     @property
     def metrics_url(self) -> str:
