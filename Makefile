@@ -4,10 +4,13 @@
 VENV ?= .venv
 PYTHON ?=
 PORT ?= 8000
+GRPC_PORT ?= 8001
 METRICS_PORT ?= 8002
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 VISION := examples/vision
+GRPC_JS := tests/e2e/grpc_js
+NODE_MODULES := $(GRPC_JS)/node_modules/.installed
 export VENV
 
 .DEFAULT_GOAL := help
@@ -19,11 +22,12 @@ help: ## show this list
 demo: $(VENV)/.demo ## build the example models, serve them, send real pictures, print the answers
 	@$(BIN)/python $(VISION)/demo.py
 
-serve: $(VENV)/.demo ## serve the example repository until Ctrl-C (PORT=8000 METRICS_PORT=8002)
+serve: $(VENV)/.demo ## serve the example repository until Ctrl-C (PORT=8000 GRPC_PORT=8001 METRICS_PORT=8002)
 	@$(BIN)/python $(VISION)/build.py --quiet
-	@exec $(BIN)/bireme serve --model-repository $(VISION)/models --http-port $(PORT) --metrics-port $(METRICS_PORT)
+	@exec $(BIN)/bireme serve --model-repository $(VISION)/models --http-port $(PORT) \
+	  --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-test: $(VENV)/.dev ## run the whole test suite
+test: $(VENV)/.dev $(NODE_MODULES) ## run the whole test suite
 	@scripts/test
 
 check: $(VENV)/.dev ## lint, format, types and import contracts
@@ -32,7 +36,7 @@ check: $(VENV)/.dev ## lint, format, types and import contracts
 format: $(VENV)/.dev ## put the code into house style
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
-coverage: $(VENV)/.dev ## run the tests and show which lines and branches they miss
+coverage: $(VENV)/.dev $(NODE_MODULES) ## run the tests and show which lines and branches they miss
 	@scripts/test --cov --cov-report=term-missing
 
 bench: $(VENV)/.dev $(VENV)/.demo ## measure against real Triton and print tables (installs it for this user; long)
@@ -54,6 +58,13 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "── installing Bireme and its development tools (about half a minute)"
 	@$(PIP) install --editable ".[dev]"
 	@touch $@
+
+# A client in JavaScript, for one of the end-to-end tests; without npm, or when it fails, that test says why it is skipped.
+$(NODE_MODULES): $(wildcard $(GRPC_JS)/package*.json) | $(BIN)/python
+	@if command -v npm >/dev/null && [ -f $(GRPC_JS)/package.json ]; then \
+	  echo "── installing the Node.js client of the end-to-end tests"; \
+	  npm ci --prefix $(GRPC_JS) --no-audit --no-fund --loglevel=error && touch $@ || echo "   npm: FAILED" >&2; \
+	fi
 
 $(VENV)/.demo: pyproject.toml $(VISION)/requirements.txt $(VISION)/requirements-models.txt | $(BIN)/python
 	@echo "── installing Bireme with ONNX Runtime (about half a minute)"
