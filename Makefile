@@ -61,7 +61,7 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 
 # A client in JavaScript, for one of the end-to-end tests; without npm, or when it fails, that test says why it is skipped.
 $(NODE_MODULES): $(wildcard $(GRPC_JS)/package*.json) | $(BIN)/python
-	@if command -v npm >/dev/null && [ -f $(GRPC_JS)/package.json ]; then \
+	@if command -v npm >/dev/null && [ -f $(GRPC_JS)/package-lock.json ]; then \
 	  echo "── installing the Node.js client of the end-to-end tests"; \
 	  npm ci --prefix $(GRPC_JS) --no-audit --no-fund --loglevel=error && touch $@ || echo "   npm: FAILED" >&2; \
 	fi
