@@ -17,6 +17,7 @@ from bireme.frontend.http.listener import HttpListener
 from bireme.frontend.http.options import ConnectionLimits, HttpOptions
 from bireme.frontend.http.routes import Router
 from bireme.frontend.options import ListenOptions
+from bireme.ipc.shared_memory import SharedMemoryRegions
 from bireme.telemetry import ServerMetrics
 from bireme.types import BiremeError, InferenceRequest, InferenceResponse, NotFound, Tensor
 
@@ -251,6 +252,7 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.state = ServerState.READY
+        self.shared_memory = SharedMemoryRegions(is_allowed=True)
         self.metrics = ServerMetrics()
         self.is_ready = True
         self.models = {"m": FakeModel()}

@@ -344,9 +344,6 @@ def test_log_settings(client):
     [
         lambda client: client.get_trace_settings(),
         lambda client: client.update_trace_settings(model_name="add", settings={"trace_level": ["OFF"]}),
-        lambda client: client.get_system_shared_memory_status(),
-        lambda client: client.register_system_shared_memory("r", "/key", 64),
-        lambda client: client.unregister_cuda_shared_memory(),
     ],
 )
 def test_what_comes_later_says_so(client, call):

@@ -49,10 +49,10 @@ def served(path: str) -> str:
         ("/v2/repository/r/index", "repository_index r"),
         ("/v2/repository/models/m/load", "load m"),
         ("/v2/repository/r/models/m/unload", "unload m r"),
-        ("/v2/systemsharedmemory/status", "shared_memory"),
-        ("/v2/systemsharedmemory/region/n/register", "shared_memory"),
-        ("/v2/cudasharedmemory/region/n/status", "shared_memory"),
-        ("/v2/cudasharedmemory/unregister", "shared_memory"),
+        ("/v2/systemsharedmemory/status", "system_status"),
+        ("/v2/systemsharedmemory/region/n/register", "system_register n"),
+        ("/v2/cudasharedmemory/region/n/status", "cuda_status n"),
+        ("/v2/cudasharedmemory/unregister", "cuda_unregister"),
         # names that look like something else
         ("/v2/models/stats/ready", "model_ready stats"),
         ("/v2/models/versions/versions/1", "model_metadata versions 1"),
@@ -131,9 +131,6 @@ def test_wrong_verb_is_a_405_that_names_the_right_ones(method, path, allowed):
         ("POST", "/v2/models/m/generate_stream"),
         ("GET", "/v2/trace/setting"),
         ("POST", "/v2/models/m/trace/setting"),
-        ("GET", "/v2/systemsharedmemory/status"),
-        ("POST", "/v2/systemsharedmemory/region/n/register"),
-        ("POST", "/v2/cudasharedmemory/unregister"),
     ],
 )
 def test_routes_of_later_releases_say_so(method, path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bireme.types import InvalidArgument, Unsupported, datatypes, encode_bytes
+from bireme.types import InvalidArgument, datatypes, encode_bytes
 from bireme.wire import http as wire_http
 from infer_bodies import FIXED_SIZE_DATATYPES, LIMITS, decode, make_body, make_input, respond
 
@@ -412,27 +412,6 @@ def test_a_shape_of_a_hundred_thousand_dimensions_takes_no_time():
     text = f'{{"inputs":[{{"name":"X","datatype":"FP32","shape":[{shape}],"data":[]}}]}}'
     with pytest.raises(InvalidArgument, match="100000 dimensions"):
         decode(text.encode())
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"inputs": [make_input(parameters={"shared_memory_region": "r", "shared_memory_byte_size": 8})]},
-        {"inputs": [X8], "outputs": [{"name": "Y", "parameters": {"shared_memory_region": "r"}}]},
-        {
-            "inputs": [X8],
-            "outputs": [{"name": "Y", "parameters": {"shared_memory_region": "r", "binary_data": False}}],
-        },
-    ],
-)
-def test_shared_memory_is_not_supported_yet(document):
-    blob = EIGHT if "outputs" in document else b""
-    with pytest.raises(Unsupported) as caught:
-        decode(document, blob)
-
-    assert caught.value.message == (
-        "client shared memory is not supported yet; send tensors in the request, in binary form"
-    )
 
 
 def test_the_json_part_is_limited_and_the_binary_part_is_not():

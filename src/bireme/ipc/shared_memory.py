@@ -29,6 +29,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from bireme.types import AlreadyExists, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
+from bireme.wire.regions import region_not_found
 
 try:
     _posixshmem: Any = import_module("_posixshmem")
@@ -164,7 +165,7 @@ class SharedMemoryRegions:
         """
         found = self._regions.get(region)
         if found is None:
-            raise NotFound(f"Unable to find shared memory region: '{region}'")
+            raise region_not_found(region)
         (_, key, start, size), mapping, memory = found
         stop = offset + byte_size
         if not 0 <= offset < size:
@@ -192,12 +193,12 @@ class SharedMemoryRegions:
 
         Raises:
             Unsupported: client shared memory is not allowed, or this system has none.
-            InvalidArgument: the key is no name for an object, or the range is not inside it.
+            InvalidArgument: there is no name, the key is none of an object, or the range is not inside it.
             AlreadyExists: the name is taken.
             Internal: the object cannot be opened.
             Unavailable: there are as many regions as this process can hold.
         """
-        self._check_name(name, "system")
+        self.check_name(name, "system")
         path = _path_of(name, key)
         self._check_free(name)
         if _posixshmem is None:
@@ -239,14 +240,14 @@ class SharedMemoryRegions:
     # CUDA regions: this server has no way to open one, so there are none to find.
 
     def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:  # noqa: ARG002
-        """Refuse a region of GPU memory, after the checks that come before opening it.
+        """Refuse a region of GPU memory, after the checks that come before opening it. ``handle`` is a ``cudaIpcMemHandle_t``.
 
         Raises:
             Unsupported: client shared memory is not allowed.
-            InvalidArgument: ``handle`` is none; or GPUs are not supported.
+            InvalidArgument: there is no name, ``handle`` is of the wrong size; or GPUs are not supported.
             AlreadyExists: the name is taken.
         """
-        self._check_name(name, "cuda")
+        self.check_name(name, "cuda")
         if len(handle) != CUDA_HANDLE_SIZE:
             raise InvalidArgument(
                 f"'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t: expected {CUDA_HANDLE_SIZE} bytes, "
@@ -285,7 +286,12 @@ class SharedMemoryRegions:
         if not self._is_allowed:
             raise Unsupported(_DISABLED)
 
-    def _check_name(self, name: str, kind: str) -> None:
+    def check_name(self, name: str, kind: str) -> None:
+        """Check what comes before the rest of a registration: that it's allowed, and that the region has a ``name``.
+
+        Raises:
+            Unsupported, InvalidArgument: as `register_system`.
+        """
         self._check_allowed()
         if not name:
             raise InvalidArgument(f"'region name' is necessary to register {kind} shared memory region")

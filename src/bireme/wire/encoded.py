@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from bireme.types import Buffer, InferenceResponse, Tensor, encode_bytes
+from bireme.wire.regions import OutputRegion
 from bireme.wire.wanted_outputs import WantedOutput
 
 SMALL_BYTES = 4096
@@ -72,3 +73,31 @@ def slice_wire_form(tensor: Tensor) -> Iterator[Buffer]:
     flat = tensor.to_numpy().reshape(-1)
     for start in range(0, len(flat), MAX_SLICE_ELEMENTS):
         yield encode_bytes(flat[start : start + MAX_SLICE_ELEMENTS].tolist())
+
+
+def copies_much(response: InferenceResponse, by_name: Mapping[str, WantedOutput]) -> bool:
+    """Whether so much goes into shared memory that copying it takes long; it lets go of the GIL meanwhile."""
+    num_bytes = 0
+    for tensor in response.outputs:
+        choice = by_name.get(tensor.name)
+        if choice is not None and choice.region is not None:
+            # BYTES that are to be encoded go in steps, each of which holds the GIL: they do not belong on a thread.
+            num_bytes += tensor.nbytes if tensor.datatype != "BYTES" or tensor.is_encoded else 0
+    return num_bytes > MAX_COPY_BYTES
+
+
+def write_in_steps(region: OutputRegion, tensor: Tensor) -> Iterator[None]:
+    """Copy the wire form of ``tensor`` to the start of ``region``; yield between the pieces of a long conversion.
+
+    Raises:
+        Internal, InvalidArgument: as `OutputRegion.write`.
+    """
+    if tensor.datatype != "BYTES":
+        region.write(tensor)
+        return
+    pieces: list[Buffer] = []
+    for piece in slice_wire_form(tensor):
+        if pieces:
+            yield
+        pieces.append(piece)
+    region.write_pieces(tensor.name, pieces)

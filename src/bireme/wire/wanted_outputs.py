@@ -2,53 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from bireme.wire.regions import OutputRegion, Regions
 
-import numpy as np
-
-from bireme.types import InvalidArgument, Tensor
-
-
-class Regions(Protocol):
-    """The registered shared memory regions, as decoders see them."""
-
-    def slice(self, region: str, offset: int, byte_size: int) -> memoryview:
-        """Return a writable view of ``byte_size`` bytes of ``region``. The view keeps the memory mapped.
-
-        Raises:
-            NotFound: no such region.
-            InvalidArgument: the range is not inside it.
-        """
-        ...
-
-
-class OutputRegion(NamedTuple):
-    """The part of a shared memory region that an output is to be written to."""
-
-    name: str
-    offset: int
-    byte_size: int
-    memory: memoryview
-    """Writable; keeps the region mapped."""
-
-    def write(self, tensor: Tensor) -> int:
-        """Copy the wire form of ``tensor`` to the start of this part, once; return its size in bytes.
-
-        Raises:
-            InvalidArgument: it does not fit.
-        """
-        nbytes = tensor.nbytes
-        if nbytes > self.byte_size:
-            raise InvalidArgument(
-                f"shared memory size specified with the request for output '{tensor.name}' ({self.byte_size} bytes) "
-                f"should be at least {nbytes} bytes to hold the results"
-            )
-        if tensor.datatype == "BYTES":
-            self.memory[:nbytes] = tensor.to_buffer()
-        elif nbytes:
-            array = tensor.to_numpy()
-            np.copyto(np.ndarray(array.shape, array.dtype, self.memory), array)
-        return nbytes
+__all__ = [
+    "ALL_AS_BINARY",
+    "ALL_AS_JSON",
+    "AS_BINARY",
+    "AS_JSON",
+    "OutputRegion",
+    "Regions",
+    "WantedOutput",
+    "WantedOutputs",
+]
 
 
 class WantedOutput:

@@ -160,13 +160,15 @@ class InferRoute(Route):
                     model_version=self._version,
                     respond=exchange.respond,
                     limits=api.limits,
+                    regions=server.shared_memory,
                 )
             if self._forwarded is not None:
                 request.parameters = {**(request.parameters or {}), **self._forwarded}
             policy = model.config.model_transaction_policy
             if policy is not None and policy.decoupled:
                 raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-            if len(body) > MAX_INLINE_BYTES and needs_bytes_check(request):
+            # Without regions, only a large body holds large BYTES.
+            if (len(body) > MAX_INLINE_BYTES or server.shared_memory) and needs_bytes_check(request):
                 exchange.work = api.spawn_preparation(exchange, self._submit_bytes(exchange, request))
                 return
             # Both before the request is given away: it may be answered within the call.

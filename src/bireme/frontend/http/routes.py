@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from bireme.frontend.http import control, observe, unsupported
+from bireme.frontend.http import control, observe, shared_memory, unsupported
 from bireme.frontend.http.api import Api
 from bireme.frontend.http.call import Call
 from bireme.frontend.http.cors import CorsPolicy
@@ -72,13 +72,15 @@ OF_REPOSITORY: Final[Mapping[bytes, Endpoint]] = {
 }
 """What follows ``/v2/repository[/{R}]/models/{M}``."""
 
-_SHARED_MEMORY = (b"systemsharedmemory", b"cudasharedmemory")
-OF_SHARED_MEMORY: Final[Mapping[bytes, Endpoint]] = {
-    b"status": Endpoint(_GET, "shared-memory", unsupported.shared_memory),
-    b"register": Endpoint(_POST, "shared-memory", unsupported.shared_memory),
-    b"unregister": Endpoint(_POST, "shared-memory", unsupported.shared_memory),
+OF_SHARED_MEMORY: Final[Mapping[tuple[bytes, bytes], Endpoint]] = {
+    (b"systemsharedmemory", b"status"): Endpoint(_GET, "shared-memory", shared_memory.system_status),
+    (b"systemsharedmemory", b"register"): Endpoint(_POST, "shared-memory", shared_memory.system_register),
+    (b"systemsharedmemory", b"unregister"): Endpoint(_POST, "shared-memory", shared_memory.system_unregister),
+    (b"cudasharedmemory", b"status"): Endpoint(_GET, "shared-memory", shared_memory.cuda_status),
+    (b"cudasharedmemory", b"register"): Endpoint(_POST, "shared-memory", shared_memory.cuda_register),
+    (b"cudasharedmemory", b"unregister"): Endpoint(_POST, "shared-memory", shared_memory.cuda_unregister),
 }
-"""What follows ``/v2/systemsharedmemory[/region/{N}]`` and its CUDA sister."""
+"""What stands in front of and behind the ``region/{N}`` in ``/v2/systemsharedmemory[/region/{N}]/status``."""
 
 CATEGORIES: Final = frozenset(
     endpoint.category
@@ -98,11 +100,11 @@ def find(path: bytes) -> tuple[Endpoint, Target] | None:
             return _find_of_model(name, rest)
         case [b"", b"v2", b"repository", *rest]:
             return _find_of_repository(rest)
-        case [b"", b"v2", kind, action] if kind in _SHARED_MEMORY:
-            endpoint = OF_SHARED_MEMORY.get(action)
-        case [b"", b"v2", kind, b"region", name, action] if kind in _SHARED_MEMORY and name:
-            endpoint = OF_SHARED_MEMORY.get(action)
-    return (endpoint, Target()) if endpoint is not None else None
+        case [b"", b"v2", kind, action] if (kind, action) in OF_SHARED_MEMORY:
+            return OF_SHARED_MEMORY[kind, action], Target()
+        case [b"", b"v2", kind, b"region", name, action] if name and (kind, action) in OF_SHARED_MEMORY:
+            return OF_SHARED_MEMORY[kind, action], Target(region=text_of(name))
+    return None
 
 
 def _find_of_model(name: bytes, rest: list[bytes]) -> tuple[Endpoint, Target] | None:

@@ -1,4 +1,4 @@
-"""Target: what a path names — model, version, repository. Paths are compared as received, undecoded."""
+"""Target: what a path names — model, version, repository, region. Paths are compared as received, undecoded."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ class Target(NamedTuple):
     model: str = ""
     version: str = ""
     repository: str = ""
+    region: str = ""
 
     @property
     def version_number(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bireme.frontend.http.call import Call
 from bireme.frontend.unsupported import TRACING_UNSUPPORTED
 from bireme.types import Unsupported
-from bireme.wire.http import CLIENT_SHARED_MEMORY_UNSUPPORTED
 
 
 def generate(call: Call) -> None:
@@ -18,8 +17,3 @@ def generate(call: Call) -> None:
 def trace(_: Call) -> None:
     """Trace settings."""
     raise Unsupported(TRACING_UNSUPPORTED)
-
-
-def shared_memory(_: Call) -> None:
-    """System and CUDA shared memory regions."""
-    raise Unsupported(CLIENT_SHARED_MEMORY_UNSUPPORTED)

@@ -9,10 +9,14 @@ from bireme.wire.http.compression import (
     parse_content_encoding,
 )
 from bireme.wire.http.control import (
+    CudaRegistration,
     LoadParameters,
+    SystemRegistration,
+    decode_cuda_registration,
     decode_index_request,
     decode_load_request,
     decode_logging_request,
+    decode_system_registration,
     decode_unload_request,
 )
 from bireme.wire.http.errors import error_body
@@ -24,26 +28,28 @@ from bireme.wire.http.limits import Limits
 from bireme.wire.http.raw_request import InputSpec, decode_raw_request
 from bireme.wire.http.request_parameters import is_reserved_parameter
 from bireme.wire.http.rewrite import rewrite_as_binary
-from bireme.wire.http.wanted_outputs import CLIENT_SHARED_MEMORY_UNSUPPORTED
 from bireme.wire.wanted_outputs import WantedOutput, WantedOutputs
 
 __all__ = [
     "ACCEPTED_ENCODINGS",
-    "CLIENT_SHARED_MEMORY_UNSUPPORTED",
+    "CudaRegistration",
     "EncodedBody",
     "Encoding",
     "InputSpec",
     "Limits",
     "LoadParameters",
+    "SystemRegistration",
     "WantedOutput",
     "WantedOutputs",
     "choose_encoding",
     "compress",
+    "decode_cuda_registration",
     "decode_index_request",
     "decode_infer_request",
     "decode_load_request",
     "decode_logging_request",
     "decode_raw_request",
+    "decode_system_registration",
     "decode_unload_request",
     "decompress",
     "encode_infer_response",

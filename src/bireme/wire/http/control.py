@@ -1,16 +1,17 @@
-"""Bodies of the control routes: repository index, load, unload, and log settings. All of them may be empty.
+"""Bodies of the control routes: repository index, load, unload, log settings, shared memory. All may be empty.
 
-Source: Triton ``http_server.cc`` (``HandleRepositoryIndex``, ``HandleRepositoryControl``, ``HandleLogging``).
+Source: Triton ``http_server.cc`` (``HandleRepositoryIndex``, ``HandleRepositoryControl``, ``HandleLogging``,
+``HandleSystemSharedMemory``, ``HandleCudaSharedMemory``).
 """
 
 from __future__ import annotations
 
 import binascii
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from bireme.types import Buffer, InvalidArgument
-from bireme.wire.http.json_text import describe, parse_json
+from bireme.wire.http.json_text import ABSENT, describe, parse_json
 from bireme.wire.http.limits import Limits
 
 _FILE_PREFIX = "file:"
@@ -29,6 +30,22 @@ class LoadParameters:
     """A whole ModelConfig as JSON text; None: the repository's own."""
     files: dict[str, bytes] = field(default_factory=dict)
     """File contents by path relative to the model's directory (``1/model.onnx``)."""
+
+
+class SystemRegistration(NamedTuple):
+    """Which part of a shared memory object a client registers."""
+
+    key: str
+    offset: int
+    byte_size: int
+
+
+class CudaRegistration(NamedTuple):
+    """Which memory of a GPU a client registers."""
+
+    handle: bytes
+    device_id: int
+    byte_size: int
 
 
 def decode_index_request(body: Buffer, limits: Limits) -> bool:
@@ -89,6 +106,57 @@ def decode_logging_request(body: Buffer, limits: Limits) -> dict[str, Any]:
         InvalidArgument: no JSON object.
     """
     return _parse_object(body, limits)
+
+
+def decode_system_registration(body: Buffer, limits: Limits) -> SystemRegistration:
+    """Return what is to be registered; nothing is looked up here.
+
+    Raises:
+        InvalidArgument: no JSON object, or a member is absent or of the wrong type.
+    """
+    document = _parse_object(body, limits)
+    key = _registered(document, "key")
+    if type(key) is not str:
+        raise InvalidArgument(f"Unable to parse 'key': expected a string, found {describe(key)}")
+    offset = _unsigned("offset", document.get("offset", 0))
+    return SystemRegistration(key, offset, _unsigned("byte_size", _registered(document, "byte_size")))
+
+
+def decode_cuda_registration(body: Buffer, limits: Limits) -> CudaRegistration:
+    """Return what is to be registered; the handle may be of any length.
+
+    Raises:
+        InvalidArgument: no JSON object, a member is absent or of the wrong type, or the handle is not base64.
+    """
+    document = _parse_object(body, limits)
+    raw_handle = _registered(document, "raw_handle")
+    text = raw_handle.get("b64", ABSENT) if type(raw_handle) is dict else ABSENT
+    if type(text) is not str:
+        raise InvalidArgument(
+            f"Unable to parse 'raw_handle': expected an object with a string 'b64', found {describe(raw_handle)}"
+        )
+    try:
+        handle = binascii.a2b_base64(text.encode(), strict_mode=True) if text else b""
+    except ValueError as error:
+        raise InvalidArgument(
+            f"'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t: {error}"
+        ) from None
+    byte_size = _unsigned("byte_size", _registered(document, "byte_size"))
+    return CudaRegistration(handle, _unsigned("device_id", _registered(document, "device_id")), byte_size)
+
+
+def _registered(document: dict[str, Any], key: str) -> Any:
+    if key not in document:
+        raise InvalidArgument(f"Shared Memory register request has no '{key}' field")
+    return document[key]
+
+
+def _unsigned(key: str, value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise InvalidArgument(
+            f"Unable to parse '{key}': expected an unsigned integer, found {describe(value)}"
+        )
+    return value
 
 
 def _parameters(body: Buffer, limits: Limits) -> dict[str, Any]:

@@ -14,13 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from bireme.types import Buffer, InferenceRequest, InvalidArgument, Respond, Tensor, Unsupported, datatypes
+from bireme.types import Buffer, InferenceRequest, InvalidArgument, Respond, Tensor, datatypes
 from bireme.wire.http import known_heads
 from bireme.wire.http.json_input import decode_json_data
 from bireme.wire.http.json_text import ABSENT, describe, parse_json, wrong_member
 from bireme.wire.http.limits import Limits
+from bireme.wire.http.region_place import read_place
 from bireme.wire.http.request_parameters import read_parameters
-from bireme.wire.http.wanted_outputs import CLIENT_SHARED_MEMORY_UNSUPPORTED, read_outputs
+from bireme.wire.http.wanted_outputs import read_outputs
+from bireme.wire.regions import NO_REGIONS, Regions
 from bireme.wire.shapes import INT64_MAX, MAX_NUM_DIMS, check_shape, too_many_dims
 from bireme.wire.wanted_outputs import ALL_AS_BINARY, ALL_AS_JSON, WantedOutputs
 
@@ -36,25 +38,33 @@ def decode_infer_request(
     model_version: int = -1,
     respond: Respond,
     limits: Limits,
+    regions: Regions = NO_REGIONS,
 ) -> InferenceRequest:
     """Return the request that ``body`` describes. Its ``context`` is a `WantedOutputs`.
 
-    Binary tensors are views into ``body``, aligned as they lie there; BYTES among them stay encoded. ``json_length``
-    comes from `parse_header_length`; None: all of the body is JSON.
+    Binary tensors are views into ``body``, aligned as they lie there; tensors in shared memory are views into that.
+    BYTES among them stay encoded. ``json_length`` comes from `parse_header_length`; None: all of the body is JSON.
 
     Raises:
         InvalidArgument: the body is malformed; names the tensor, what was expected and what was found.
-        Unsupported: a tensor is said to be in shared memory.
+        NotFound: there's no such shared memory region.
+        Unavailable: the system has no memory for what a region is said to hold.
     """
+    if json_length is None and len(regions):
+        json_length = len(body)  # a head without tensors behind it, if all of them are in shared memory
     if json_length is None or json_length > min(known_heads.MAX_HEAD_BYTES, limits.max_input_size):
         document, offset = parse_document(body, json_length, limits)
-        return request_from_document(document, body, offset, model_name, model_version, respond, limits)
+        return request_from_document(
+            document, body, offset, model_name, model_version, respond, limits, regions
+        )
     head = body[:json_length].tobytes()
     layout = known_heads.find(head)
     if layout is not None and len(body) == json_length + layout.nbytes:
-        return layout.make_request(body, json_length, model_name, model_version, respond)
+        return layout.make_request(body, json_length, model_name, model_version, respond, regions)
     document, offset = parse_document(body, json_length, limits)
-    request = request_from_document(document, body, offset, model_name, model_version, respond, limits)
+    request = request_from_document(
+        document, body, offset, model_name, model_version, respond, limits, regions
+    )
     known_heads.remember(head, document, request)
     return request
 
@@ -84,11 +94,12 @@ def request_from_document(
     model_version: int,
     respond: Respond,
     limits: Limits,
+    regions: Regions = NO_REGIONS,
 ) -> InferenceRequest:
     """Return the request of a parsed JSON ``document``; its binary tensors begin in ``body`` at ``json_length``.
 
     Raises:
-        InvalidArgument, Unsupported: as `decode_infer_request`.
+        InvalidArgument, NotFound, Unavailable: as `decode_infer_request`.
     """
     if type(document) is not dict:
         raise InvalidArgument(f"the request must be a JSON object, found {describe(document)}")
@@ -98,19 +109,19 @@ def request_from_document(
     request = InferenceRequest(model_name, ABSENT, respond, model_version=model_version, id=request_id)
     parameters = document.get("parameters")
     default_binary = False if parameters is None else read_parameters(request, parameters)
-    request.inputs = _read_inputs(document.get("inputs", ABSENT), body, json_length, request, limits)
+    request.inputs = _read_inputs(document.get("inputs", ABSENT), body, json_length, request, limits, regions)
     outputs = document.get("outputs", ABSENT)
     if outputs is ABSENT or outputs == []:
         request.context = ALL_AS_BINARY if default_binary else ALL_AS_JSON
     else:
-        by_name = read_outputs(outputs, request)
+        by_name = read_outputs(outputs, request, regions)
         request.outputs = list(by_name)
         request.context = WantedOutputs(default_binary=default_binary, by_name=by_name)
     return request
 
 
 def _read_inputs(  # noqa: C901, PLR0912, PLR0915 (as its docstring says)
-    items: Any, body: Buffer, offset: int, request: InferenceRequest, limits: Limits
+    items: Any, body: Buffer, offset: int, request: InferenceRequest, limits: Limits, regions: Regions
 ) -> dict[str, Tensor]:
     """Return the inputs in their order. One function, though long: a call per step would cost a third more."""
     if type(items) is not list:
@@ -159,8 +170,16 @@ def _read_inputs(  # noqa: C901, PLR0912, PLR0915 (as its docstring says)
 
         if nbytes is ABSENT:
             if has_region:
-                raise Unsupported(CLIENT_SHARED_MEMORY_UNSUPPORTED)
-            inputs[name] = decode_json_data(name, datatype, shape, item["data"], limits)
+                place = read_place(f"input '{name}'", parameters)
+                memory = regions.slice(*place)
+                if datatype == "BYTES":
+                    inputs[name] = Tensor(name, datatype, shape, None, memory)
+                else:
+                    if count * _ITEM_SIZES[datatype] != place.byte_size:
+                        raise _size_mismatch(request, name, count * _ITEM_SIZES[datatype], place.byte_size)
+                    inputs[name] = Tensor(name, datatype, shape, np.ndarray(shape, dtype, memory))
+            else:
+                inputs[name] = decode_json_data(name, datatype, shape, item["data"], limits)
             continue
         if type(nbytes) is not int or nbytes < 0:
             raise wrong_member("binary_data_size", f"input '{name}'", "an unsigned integer", nbytes)
@@ -174,15 +193,19 @@ def _read_inputs(  # noqa: C901, PLR0912, PLR0915 (as its docstring says)
             inputs[name] = Tensor(name, datatype, shape, None, encoded)
         else:
             if count * _ITEM_SIZES[datatype] != nbytes:
-                raise InvalidArgument(
-                    f"{request.id_prefix}input byte size mismatch for input '{name}' for model '{request.model_name}'. "
-                    f"Expected {count * _ITEM_SIZES[datatype]}, got {nbytes}"
-                )
+                raise _size_mismatch(request, name, count * _ITEM_SIZES[datatype], nbytes)
             inputs[name] = Tensor(name, datatype, shape, np.ndarray(shape, dtype, body, offset))
         offset += nbytes
     if offset != end:
         raise InvalidArgument(f"unexpected additional input data for model '{request.model_name}'")
     return inputs
+
+
+def _size_mismatch(request: InferenceRequest, name: str, expected: int, found: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"{request.id_prefix}input byte size mismatch for input '{name}' for model '{request.model_name}'. "
+        f"Expected {expected}, got {found}"
+    )
 
 
 def _not_one_source(name: Any, item: dict[str, Any]) -> InvalidArgument:

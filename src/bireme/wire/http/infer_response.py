@@ -17,7 +17,15 @@ import orjson
 
 from bireme.types import Buffer, InferenceResponse, datatypes
 from bireme.wire.classification import classify
-from bireme.wire.encoded import SMALL_BYTES, Encoded, slice_wire_form, sorts_much
+from bireme.wire.encoded import (
+    MAX_COPY_BYTES,
+    SMALL_BYTES,
+    Encoded,
+    copies_much,
+    slice_wire_form,
+    sorts_much,
+    write_in_steps,
+)
 from bireme.wire.http.json_output import MAX_SLICE_BYTES, encode_json_slices
 from bireme.wire.http.json_text import write_json
 from bireme.wire.wanted_outputs import AS_BINARY, AS_JSON, WantedOutputs
@@ -52,32 +60,41 @@ def encode_infer_response(
     ``labels`` (class names by output) and ``has_batch_dim`` (whether the model batches) matter to classification only.
 
     Raises:
-        InvalidArgument: an output cannot be classified as the request asked.
+        InvalidArgument: an output cannot be classified as the request asked, or its region has lost memory.
+        Internal: an output does not fit into its region.
     """
     body = EncodedBody()
     if not _encode_binary(body, response, wanted):
-        body.is_heavy = wanted.by_name is not None and sorts_much(response, wanted.by_name)
+        by_name = wanted.by_name
+        body.is_heavy = by_name is not None and (
+            sorts_much(response, by_name) or copies_much(response, by_name)
+        )
         body.start(_encode_steps(body, response, wanted, labels or {}, has_batch_dim=has_batch_dim))
     return body
 
 
 def _encode_binary(body: EncodedBody, response: InferenceResponse, wanted: WantedOutputs) -> bool:
-    """Fill in ``body`` if all outputs are binary and of fixed-size types; else return False."""
+    """Fill in ``body`` if all outputs are of fixed-size types and are binary or go into regions; else return False."""
     by_name = wanted.by_name
     fragments: list[bytes] = []
     blobs: list[Buffer] = []
-    num_bytes = 0
+    num_bytes = num_copied = 0
     for tensor in response.outputs:
         name = tensor.name
-        if by_name is not None and (choice := by_name.get(name)) is not None:
-            if not choice.binary or choice.classification:
-                return False
-        elif not wanted.default_binary:
-            return False
         datatype = tensor.datatype
         if datatype == "BYTES":
             return False
         key = (name, datatype, tensor.shape)
+        if by_name is not None and (choice := by_name.get(name)) is not None:
+            if not choice.binary or choice.classification:
+                num_copied += tensor.nbytes
+                if choice.region is None or num_copied > MAX_COPY_BYTES:
+                    return False
+                choice.region.write(tensor)
+                fragments.append(_output_fragment(key)[:-1] + b"}")
+                continue
+        elif not wanted.default_binary:
+            return False
         fragments.append(_binary_fragments.get(key) or _make_binary_fragment(key))
         array = tensor.to_numpy()
         nbytes = array.nbytes
@@ -116,7 +133,12 @@ def _encode_steps(
                 else:
                     tensor = result
         text.append(b"," if index else b"")
-        text.append(_output_fragment((tensor.name, tensor.datatype, tensor.shape)))
+        fragment = _output_fragment((tensor.name, tensor.datatype, tensor.shape))
+        if choice.region is not None:
+            yield from write_in_steps(choice.region, tensor)
+            text.append(fragment[:-1] + b"}")
+            continue
+        text.append(fragment)
         if choice.binary:
             nbytes = 0
             for blob in slice_wire_form(tensor):

@@ -1,7 +1,9 @@
 """JSON heads that came before: most clients repeat theirs byte for byte, with other tensor data behind it.
 
 Decoding a small binary request costs 6 µs, of which all but 2 are spent on JSON that says what the last request's JSON
-said. So a head of binary tensors without an id or parameters is remembered with the layout that it describes.
+said. So a head of binary tensors without an id or parameters is remembered with the layout that it describes. Of tensors
+in shared memory it is remembered where they lie; the memory itself is looked up anew for each request, and so its
+region's registration, bounds and size are.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from bireme.types import Buffer, InferenceRequest, Respond, Tensor
+from bireme.wire.http.region_place import Place, read_place
+from bireme.wire.regions import OutputRegion, Regions
+from bireme.wire.wanted_outputs import WantedOutput, WantedOutputs
 
 MAX_HEAD_BYTES: Final = 2048
 """Longer heads are not remembered: they cost more to look up and keep than they save."""
@@ -40,7 +45,13 @@ class HeadLayout:
         """Size of the tensor data that must follow."""
 
     def make_request(
-        self, body: Buffer, start: int, model_name: str, model_version: int, respond: Respond
+        self,
+        body: Buffer,
+        start: int,
+        model_name: str,
+        model_version: int,
+        respond: Respond,
+        regions: Regions,  # noqa: ARG002 - as RegionLayout
     ) -> InferenceRequest:
         """Return the request whose tensors are the bytes of ``body`` from ``start`` on, as views."""
         inputs: dict[str, Tensor] = {}
@@ -56,7 +67,78 @@ class HeadLayout:
         return request
 
 
-_layouts: dict[bytes, HeadLayout] = {}
+class RegionLayout:
+    """What a head says that names shared memory."""
+
+    __slots__ = ("_default_binary", "_outputs", "_tensors", "_wanted", "nbytes")
+
+    def __init__(self, request: InferenceRequest, document: dict[str, Any]) -> None:
+        """Take the layout from the first request with this head, and from the JSON where regions are named."""
+        self._outputs = request.outputs
+        wanted: WantedOutputs = request.context
+        self._default_binary = wanted.default_binary
+        self._wanted: tuple[tuple[str, WantedOutput | Place], ...] | None = None
+        if wanted.by_name is not None:
+            self._wanted = tuple(
+                (name, choice if choice.region is None else Place(*choice.region[:3]))
+                for name, choice in wanted.by_name.items()
+            )
+        tensors: list[tuple[str, str, tuple[int, ...], np.dtype[Any] | None, Place | None, int]] = []
+        self.nbytes = 0
+        """Size of the tensor data that must follow."""
+        for tensor, item in zip(request.inputs.values(), document["inputs"], strict=True):
+            dtype = None if tensor.is_encoded else tensor.to_numpy().dtype
+            parameters = item["parameters"]
+            place = read_place(tensor.name, parameters) if "shared_memory_region" in parameters else None
+            nbytes = 0 if place is not None else tensor.nbytes
+            tensors.append((tensor.name, tensor.datatype, tensor.shape, dtype, place, nbytes))
+            self.nbytes += nbytes
+        self._tensors = tuple(tensors)
+
+    def make_request(
+        self,
+        body: Buffer,
+        start: int,
+        model_name: str,
+        model_version: int,
+        respond: Respond,
+        regions: Regions,
+    ) -> InferenceRequest:
+        """Return the request whose tensors are in ``regions``, and in ``body`` from ``start`` on.
+
+        Raises:
+            NotFound, InvalidArgument, Unavailable: as `Regions.slice`.
+        """
+        view = memoryview(body)
+        inputs: dict[str, Tensor] = {}
+        for name, datatype, shape, dtype, place, nbytes in self._tensors:
+            if place is not None:
+                memory = regions.slice(*place)
+            else:
+                memory = view[start : start + nbytes]
+                start += nbytes
+            if dtype is None:
+                inputs[name] = Tensor(name, datatype, shape, None, memory)
+            else:
+                inputs[name] = Tensor(name, datatype, shape, np.ndarray(shape, dtype, memory))
+        request = InferenceRequest(model_name, inputs, respond, model_version=model_version)
+        request.outputs = self._outputs
+        request.context = self._make_context(regions)
+        return request
+
+    def _make_context(self, regions: Regions) -> WantedOutputs:
+        if self._wanted is None:
+            return WantedOutputs(default_binary=self._default_binary)
+        by_name: dict[str, WantedOutput] = {}
+        for name, choice in self._wanted:
+            if isinstance(choice, WantedOutput):
+                by_name[name] = choice
+            else:
+                by_name[name] = WantedOutput(region=OutputRegion(*choice, regions.slice(*choice)))
+        return WantedOutputs(default_binary=self._default_binary, by_name=by_name)
+
+
+_layouts: dict[bytes, HeadLayout | RegionLayout] = {}
 
 find = _layouts.get
 """Return the layout of a head, or None."""
@@ -70,4 +152,10 @@ def remember(head: bytes, document: dict[str, Any], request: InferenceRequest) -
         return
     if len(_layouts) >= _MAX_HEADS:  # heads come from clients; refilling the table is cheap
         _layouts.clear()
-    _layouts[head] = HeadLayout(request)
+    by_name = request.context.by_name
+    if any("shared_memory_region" in item["parameters"] for item in document["inputs"]) or (
+        by_name is not None and any(choice.region is not None for choice in by_name.values())
+    ):
+        _layouts[head] = RegionLayout(request, document)
+    else:
+        _layouts[head] = HeadLayout(request)

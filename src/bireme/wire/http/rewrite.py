@@ -22,15 +22,16 @@ def rewrite_as_binary(
 ) -> tuple[bytes, int]:
     """Return a body with the same meaning in which every tensor is binary, and the length of its JSON part.
 
+    Inputs in shared memory stay there: what is said of them is copied, and checked where the regions are known.
     ``model_name`` is for error messages. Members that have no meaning are dropped.
 
     Raises:
-        InvalidArgument, Unsupported: what `decode_infer_request` raises for ``body``.
+        InvalidArgument: what `decode_infer_request` raises for ``body``.
     """
     view = memoryview(body)
     document, offset = parse_document(view, json_length, limits)
-    request = request_from_document(document, view, offset, model_name, -1, _ignore, limits)
-    inputs: list[dict[str, Any]] = []
+    inputs, rest = _without_regions(document)
+    request = request_from_document(rest, view, offset, model_name, -1, _ignore, limits, _ANY_REGION)
     blobs: list[Buffer] = []
     for tensor in request.inputs.values():
         blob = tensor.to_buffer()
@@ -52,6 +53,41 @@ def rewrite_as_binary(
         )
     text = text.ljust(-(-len(text) // _ALIGNMENT) * _ALIGNMENT)
     return b"".join((text, *blobs)), len(text)
+
+
+class _AnyRegion:
+    """Takes every place in shared memory for granted."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def slice(self, region: str, offset: int, byte_size: int) -> memoryview:  # noqa: ARG002
+        return memoryview(b"")
+
+
+_ANY_REGION = _AnyRegion()
+
+
+def _without_regions(document: Any) -> tuple[list[dict[str, Any]], Any]:
+    """Return the inputs that lie in shared memory alone, and a document of the others."""
+    items = document.get("inputs") if type(document) is dict else None
+    if type(items) is not list:
+        return [], document
+    elsewhere: list[dict[str, Any]] = []
+    others: list[Any] = []
+    for item in items:
+        (elsewhere if _is_in_region(item) else others).append(item)
+    return elsewhere, document | {"inputs": others}
+
+
+def _is_in_region(item: Any) -> bool:
+    parameters = item.get("parameters") if type(item) is dict else None
+    return (
+        type(parameters) is dict
+        and "shared_memory_region" in parameters
+        and "binary_data_size" not in parameters
+        and "data" not in item
+    )
 
 
 def _ignore(request: InferenceRequest, response: InferenceResponse) -> None:
