@@ -1,9 +1,10 @@
 """HeaderDecoder: header blocks → requests, by the hpack library and a cache.
 
-Decoding the dozen fields of a gRPC request costs tens of µs in pure Python, several times the rest of its framing. But a client
-repeats itself: grpcio sends nothing but references to the dynamic table once that is filled; clients on nghttp2 spell
-out their path each time without adding it to the table. Either way the same bytes mean the same fields for
-as long as the table stays as it is. So blocks are looked up by their bytes, and forgotten whenever the table changes.
+Decoding the dozen fields of a gRPC request costs 30 µs by the library, and 10 by `plain_fields` which comes before it: more than
+all else there is to do for a small request. But a client repeats itself: grpcio sends nothing but references to the dynamic
+table once that is filled; clients on nghttp2 spell out their path each time without adding it to the table. Either way
+the same bytes mean the same fields for as long as the table stays as it is. So blocks are looked up by their bytes, and
+forgotten whenever the table changes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hpack.table import HeaderTable
 
 from bireme.wire.http2.errors import ErrorCode, MalformedRequest, ProtocolViolation
 from bireme.wire.http2.headers import Field, RequestHead, read_request
+from bireme.wire.http2.plain_fields import read_plain_fields
 
 _MAX_ENTRIES: Final = 128
 _MAX_BLOCK_SIZE: Final = 1024
@@ -62,20 +64,42 @@ class HeaderDecoder:
             ProtocolViolation: the block is broken, or its list much too long.
         """
         table = self._table
+        fields: list[Field] = []
+        position, size = read_plain_fields(block, table, fields, self._max_list_size)
+        if position < len(block):
+            rest = self._decode_rest(block, position)
+            size += sum(len(name) + len(value) + 32 for name, value in rest)
+            fields += rest
+        self._is_repeatable = not table.is_changed
+        if table.is_changed:
+            table.is_changed = False
+            self._heads.clear()
+        self._check_size(size)
+        return fields
+
+    def _check_size(self, size: int) -> None:
+        if size > 2 * self._max_list_size:
+            raise ProtocolViolation(ErrorCode.ENHANCE_YOUR_CALM, f"a header list of {size} bytes")
+        if size > self._max_list_size:
+            raise MalformedRequest(
+                f"a header list of {size} bytes; {self._max_list_size} are accepted",
+                ErrorCode.ENHANCE_YOUR_CALM,
+            )
+
+    def _decode_rest(self, block: bytes, position: int) -> list[Field]:
+        """Let the library decode a block from a field on that only it can read."""
+        if block[position] & 0xE0 == _SIZE_UPDATE:
+            if position:
+                raise ProtocolViolation(ErrorCode.COMPRESSION_ERROR, "a table's size amid header fields")
+            self._table.is_changed = True
         try:
-            fields: list[Field] = list(self._decoder.decode(block, raw=True))
+            return list(self._decoder.decode(block[position:], raw=True))
         except OversizedHeaderListError as error:
             raise ProtocolViolation(
                 ErrorCode.ENHANCE_YOUR_CALM, f"a header list of more than {2 * self._max_list_size} bytes"
             ) from error
         except (HPACKError, IndexError) as error:
             raise ProtocolViolation(ErrorCode.COMPRESSION_ERROR, f"broken header block: {error}") from error
-        self._is_repeatable = not table.is_changed and (block[0] if block else 0) & 0xE0 != _SIZE_UPDATE
-        if not self._is_repeatable:
-            table.is_changed = False
-            self._heads.clear()
-        self._check_size(fields)
-        return fields
 
     def decode_request(self, block: bytes) -> RequestHead:
         """Return the request that a block describes, and remember it if it may come again.
@@ -91,11 +115,3 @@ class HeaderDecoder:
                 self._heads.clear()
             self._heads[block] = head
         return head
-
-    def _check_size(self, fields: list[Field]) -> None:
-        size = sum(len(name) + len(value) + 32 for name, value in fields)
-        if size > self._max_list_size:
-            raise MalformedRequest(
-                f"a header list of {size} bytes; {self._max_list_size} are accepted",
-                ErrorCode.ENHANCE_YOUR_CALM,
-            )

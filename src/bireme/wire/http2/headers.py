@@ -13,7 +13,7 @@ from bireme.wire.http2.errors import MalformedRequest
 Field = tuple[bytes, bytes]
 
 _is_name = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
-_find_forbidden = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]\Z").search
+_is_value = re.compile(rb"(?![ \t])[^\0\r\n]*(?<![ \t])").fullmatch
 _is_number = re.compile(rb"[0-9]{1,18}").fullmatch
 _PSEUDO_NAMES: Final = (b":method", b":scheme", b":path", b":authority")
 _CONNECTION_FIELDS: Final = frozenset(
@@ -25,6 +25,12 @@ _CONNECTION_FIELDS: Final = frozenset(
         b"upgrade",
     )
 )
+_MEANINGFUL_NAMES: Final = frozenset((b"content-length", b"host", b"te"))
+_MAX_NAMES: Final = 512
+_MAX_NAME_SIZE: Final = 128
+
+_sound_names: set[bytes] = set()
+"""Names that were checked before, by any connection."""
 
 
 class RequestHead:
@@ -65,7 +71,7 @@ def read_request(fields: list[Field]) -> RequestHead:
             raise MalformedRequest(f"pseudo-header {name!r}")
         if name in pseudo:
             raise MalformedRequest(f"two pseudo-headers {name!r}")
-        if _find_forbidden(value) is not None:
+        if _is_value(value) is None:
             raise MalformedRequest(f"pseudo-header {name!r} with the value {value!r}")
         pseudo[name] = value
     headers = fields[len(pseudo) :]
@@ -106,17 +112,26 @@ def _check_target(pseudo: dict[bytes, bytes]) -> None:
 def _check_fields(fields: list[Field], head: RequestHead | None) -> None:
     """Check regular fields; those of a head also tell it their meaning for the protocol."""
     for name, value in fields:
-        if _is_name(name) is None:
-            raise MalformedRequest(f"header name {name!r}")
-        if _find_forbidden(value) is not None:
+        if _is_value(value) is None:
             raise MalformedRequest(f"header {name!r} with the value {value!r}")
-        if name in _CONNECTION_FIELDS or (name == b"te" and value != b"trailers"):
-            raise MalformedRequest(f"header {name!r}, which HTTP/2 does not have")
-        if head is not None:
-            if name == b"content-length":
+        if name not in _sound_names:
+            _check_name(name, value)
+            if head is not None and name == b"content-length":
                 _take_content_length(head, value)
-            elif name == b"host":
+            elif head is not None and name == b"host":
                 _take_host(head, value)
+
+
+def _check_name(name: bytes, value: bytes) -> None:
+    """Check the name of a field, and remember it if nothing depends on the field's value."""
+    if _is_name(name) is None:
+        raise MalformedRequest(f"header name {name!r}")
+    if name in _CONNECTION_FIELDS or (name == b"te" and value != b"trailers"):
+        raise MalformedRequest(f"header {name!r}, which HTTP/2 does not have")
+    if name not in _MEANINGFUL_NAMES and len(name) <= _MAX_NAME_SIZE:
+        if len(_sound_names) >= _MAX_NAMES:
+            _sound_names.clear()
+        _sound_names.add(name)
 
 
 def _take_content_length(head: RequestHead, value: bytes) -> None:
