@@ -10,6 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from bireme.types import InvalidArgument
+from bireme.wire.regions import region_not_found
+
 
 class ShmObject:
     """An object of ``size`` bytes and the client's own mapping of it."""
@@ -51,3 +54,22 @@ class ShmObjects:
     def __exit__(self, *_: object) -> None:
         for shm in self._made:
             shm.close()
+
+
+class FakeRegions:
+    """Regions in plain memory, by name; remembers what was asked for."""
+
+    def __init__(self, **sizes: int) -> None:
+        self.memory = {name: bytearray(size) for name, size in sizes.items()}
+        self.asked: list[tuple[str, int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    def slice(self, region: str, offset: int, byte_size: int) -> memoryview:
+        self.asked.append((region, offset, byte_size))
+        if region not in self.memory:
+            raise region_not_found(region)
+        if offset + byte_size > len(self.memory[region]):
+            raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{region}'")
+        return memoryview(self.memory[region])[offset : offset + byte_size]
