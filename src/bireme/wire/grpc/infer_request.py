@@ -21,11 +21,11 @@ from bireme.wire.grpc import known_requests
 from bireme.wire.grpc.contents import read_contents
 from bireme.wire.grpc.descriptors import message_class
 from bireme.wire.grpc.errors import UnreadableMessage
-from bireme.wire.grpc.parameters import read_parameters, read_region
+from bireme.wire.grpc.parameters import Place, read_parameters, read_region
 from bireme.wire.grpc.request_parts import RequestParts, split_request
 from bireme.wire.grpc.wanted_outputs import read_outputs
+from bireme.wire.regions import Regions
 from bireme.wire.shapes import INT64_MAX, MAX_NUM_DIMS, check_shape, too_many_dims
-from bireme.wire.wanted_outputs import Regions
 
 _MAX_VERSION_DIGITS = 19
 """What an int64 has at most."""
@@ -40,13 +40,13 @@ def decode_infer_request(message: Buffer, respond: Respond, *, regions: Regions)
     Raises:
         UnreadableMessage: it's no ``ModelInferRequest``.
         InvalidArgument: it breaks a rule; names the tensor, what was expected and what was found.
-        NotFound: there's no such region.
+        NotFound, Unavailable: as `Regions.slice`.
     """
     parts = split_request(message)
     head, request_id, starts, ends = parts
     known = known_requests.find(head)
-    if known is not None and len(starts) >= known.num_tensors:
-        made = known.make_request(message, request_id, starts, ends, respond)
+    if known is not None and len(starts) >= known.num_raw_contents:
+        made = known.make_request(message, request_id, starts, ends, respond, regions)
         if made is not None:
             return made
     return _Reader(message, parts, respond, regions).read()
@@ -68,13 +68,15 @@ class _Reader:
         self._request = InferenceRequest(self._head.model_name, {}, respond, id=request_id)
         self._num_taken = 0
         """How many of the raw contents belong to inputs that have been read."""
+        self._places: dict[str, Place] = {}
+        """Of the inputs in shared memory, where they are."""
         self._is_repeatable = len(self._head_bytes) <= known_requests.MAX_HEAD_BYTES
 
     def read(self) -> InferenceRequest:
         """Return the request.
 
         Raises:
-            InvalidArgument, NotFound: as `decode_infer_request`.
+            InvalidArgument, NotFound, Unavailable: as `decode_infer_request`.
         """
         request, head = self._request, self._head
         request.model_version = parse_version(head.model_version)
@@ -87,9 +89,8 @@ class _Reader:
         by_name = request.context.by_name
         if by_name is not None:
             request.outputs = list(by_name)
-            self._is_repeatable &= all(choice.region is None for choice in by_name.values())
         if self._is_repeatable:
-            known_requests.remember(self._head_bytes, request)
+            known_requests.remember(self._head_bytes, request, self._places)
         return request
 
     def _read_input(self, item: Any) -> Tensor:
@@ -104,12 +105,12 @@ class _Reader:
         place = read_region(name, item.parameters) if item.parameters else None
         has_contents = item.HasField("contents")
         if place is not None:
-            self._is_repeatable = False
             if has_contents:
                 raise InvalidArgument(
                     f"unexpected 'content' provided when using shared memory for input tensor '{name}' for model "
                     f"'{self._head.model_name}'"
                 )
+            self._places[name] = place
             return self._from_buffer(name, datatype, shape, self._regions.slice(*place))
         if has_contents:
             self._is_repeatable = False

@@ -16,12 +16,13 @@ from typing import Final, TypeVar
 from bireme.types import Buffer, InferenceResponse, InvalidArgument, Tensor, datatypes
 from bireme.wire.classification import classify
 from bireme.wire.encoded import (
-    MAX_COPY_BYTES,
     MAX_SLICE_ELEMENTS,
     SMALL_BYTES,
     Encoded,
+    copies_much,
     slice_wire_form,
     sorts_much,
+    write_in_steps,
 )
 from bireme.wire.grpc.parameters import write_parameter, write_parameters
 from bireme.wire.grpc.wire_fields import write_bytes, write_varint
@@ -69,8 +70,9 @@ def encode_infer_response(
     ``final`` becomes the parameter ``triton_final_response``; ``stream`` wraps the message for ``ModelStreamInfer``.
 
     Raises:
-        InvalidArgument: an output cannot be classified as the request asked, or does not fit into its region; or the
+        InvalidArgument: an output cannot be classified as the request asked, or its region has lost memory; or the
             message would be larger than gRPC allows.
+        Internal: an output does not fit into its region.
         Unsupported: a response parameter is of a type that the protocol doesn't have.
     """
     message = EncodedMessage()
@@ -78,7 +80,10 @@ def encode_infer_response(
     if final is not None:
         head += _FINAL[final]
     if not _encode_at_once(message, head, response, wanted, stream=stream):
-        message.is_heavy = _is_heavy(response, wanted)
+        by_name = wanted.by_name
+        message.is_heavy = by_name is not None and (
+            sorts_much(response, by_name) or copies_much(response, by_name)
+        )
         message.start(
             _encode_steps(
                 message, head, response, wanted, labels or {}, has_batch_dim=has_batch_dim, stream=stream
@@ -171,22 +176,6 @@ def _join_small(parts: list[Buffer]) -> list[Buffer]:
     return pieces
 
 
-def _is_heavy(response: InferenceResponse, wanted: WantedOutputs) -> bool:
-    """Whether an output takes long to sort or to copy into its region."""
-    by_name = wanted.by_name or {}
-    if sorts_much(response, by_name):
-        return True
-    for tensor in response.outputs:
-        if by_name.get(tensor.name, AS_JSON).region is None:
-            continue
-        if tensor.datatype == "BYTES" and not tensor.is_encoded:
-            if tensor.num_elements > MAX_SLICE_ELEMENTS:
-                return True
-        elif tensor.nbytes > MAX_COPY_BYTES:
-            return True
-    return False
-
-
 def _encode_steps(
     message: EncodedMessage,
     head: bytes,
@@ -201,7 +190,6 @@ def _encode_steps(
     by_name = wanted.by_name or {}
     parts: list[Buffer] = [head]
     raw: list[Buffer] = []
-    num_unpaused_bytes = 0
     for output in response.outputs:
         tensor = output
         choice = by_name.get(tensor.name, AS_JSON)
@@ -215,10 +203,7 @@ def _encode_steps(
         parts.append(_output_fragment(tensor)[0])
         blobs: list[Buffer] = []
         if choice.region is not None:
-            num_unpaused_bytes += choice.region.write(tensor)
-            if num_unpaused_bytes > MAX_COPY_BYTES:
-                num_unpaused_bytes = 0
-                yield
+            yield from write_in_steps(choice.region, tensor)
         else:
             for blob in slice_wire_form(tensor):
                 if blobs:

@@ -1,16 +1,22 @@
 """Heads of requests that came before: most clients repeat theirs byte for byte, with other tensor data behind it.
 
 Parsing the head of a small request costs 12 µs, to learn what the last request's head said. So a head is remembered
-with what it describes, if all of that is in the head itself.
+with what it describes, if all of that is in the head itself. Of tensors in shared memory it is remembered where they lie;
+the memory itself is looked up anew for each request.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from bireme.types import Buffer, InferenceRequest, Respond, Tensor
+from bireme.wire.grpc.parameters import Place
+from bireme.wire.grpc.wanted_outputs import GrpcWanted
+from bireme.wire.regions import OutputRegion, Regions
+from bireme.wire.wanted_outputs import WantedOutput
 
 MAX_HEAD_BYTES: Final = 2048
 """Longer heads are not remembered: they cost more to look up and keep than they save."""
@@ -32,7 +38,7 @@ class KnownRequest:
         "_priority",
         "_tensors",
         "_timeout_us",
-        "num_tensors",
+        "num_raw_contents",
     )
 
     def __init__(self, request: InferenceRequest) -> None:
@@ -40,22 +46,23 @@ class KnownRequest:
         self._model_name = request.model_name
         self._model_version = request.model_version
         self._outputs = request.outputs
-        self._context = request.context
+        self._context: GrpcWanted = request.context
         self._parameters = request.parameters
         self._priority = request.priority
         self._timeout_us = request.timeout_us
         self._has_options = bool(request.parameters or request.priority or request.timeout_us)
-        tensors: list[_TensorLayout] = []
-        for tensor in request.inputs.values():
-            is_bytes = tensor.datatype == "BYTES"
-            dtype, nbytes = (None, -1) if is_bytes else (tensor.to_numpy().dtype, tensor.nbytes)
-            tensors.append((tensor.name, tensor.datatype, tensor.shape, dtype, nbytes))
-        self._tensors = tuple(tensors)
-        self.num_tensors = len(tensors)
-        """The least number of raw contents."""
+        self._tensors = tuple(map(_layout, request.inputs.values()))
+        self.num_raw_contents = len(self._tensors)
+        """How many of the raw contents the inputs take; any beyond them are ignored."""
 
     def make_request(
-        self, message: Buffer, request_id: str, starts: list[int], ends: list[int], respond: Respond
+        self,
+        message: Buffer,
+        request_id: str,
+        starts: list[int],
+        ends: list[int],
+        respond: Respond,
+        regions: Regions,  # noqa: ARG002 (as KnownRegionRequest)
     ) -> InferenceRequest | None:
         """Return the request whose tensors are views of the raw contents in ``message``; None: they don't fit."""
         inputs: dict[str, Tensor] = {}
@@ -69,6 +76,9 @@ class KnownRequest:
                 inputs[name] = Tensor(name, datatype, shape, np.ndarray(shape, dtype, message, start))
             else:
                 return None
+        return self._with_inputs(inputs, request_id, respond)
+
+    def _with_inputs(self, inputs: dict[str, Tensor], request_id: str, respond: Respond) -> InferenceRequest:
         request = InferenceRequest(
             self._model_name, inputs, respond, model_version=self._model_version, id=request_id
         )
@@ -81,16 +91,88 @@ class KnownRequest:
         return request
 
 
+class KnownRegionRequest(KnownRequest):
+    """What a head says that names shared memory."""
+
+    __slots__ = ("_places", "_wanted")
+
+    def __init__(self, request: InferenceRequest, places: Mapping[str, Place]) -> None:
+        """Take over what the first request with this head is; ``places`` says of inputs where in regions they are."""
+        super().__init__(request)
+        self._places = [places.get(name) for name in request.inputs]
+        self.num_raw_contents = self._places.count(None)
+        self._context = GrpcWanted(
+            empty_final=request.context.empty_final
+        )  # let go of the first one's regions
+        by_name: Mapping[str, WantedOutput] = request.context.by_name or {}
+        self._wanted = [
+            (name, choice if choice.region is None else choice.region[:3]) for name, choice in by_name.items()
+        ]
+
+    def make_request(
+        self,
+        message: Buffer,
+        request_id: str,
+        starts: list[int],
+        ends: list[int],
+        respond: Respond,
+        regions: Regions,
+    ) -> InferenceRequest | None:
+        """Return the request whose tensors are in ``regions`` and among the raw contents; None: they don't fit.
+
+        Raises:
+            NotFound, InvalidArgument, Unavailable: as `Regions.slice`.
+        """
+        inputs: dict[str, Tensor] = {}
+        index = 0
+        for (name, datatype, shape, dtype, nbytes), place in zip(self._tensors, self._places, strict=True):
+            if place is not None:
+                memory = regions.slice(*place)
+            else:
+                memory = memoryview(message)[starts[index] : ends[index]]
+                index += 1
+                if dtype is not None and len(memory) != nbytes:
+                    return None
+            array = None if dtype is None else np.ndarray(shape, dtype, memory)
+            inputs[name] = Tensor(name, datatype, shape, array, memory if dtype is None else None)
+        request = self._with_inputs(inputs, request_id, respond)
+        if self._wanted:
+            request.context = self._make_context(regions)
+        return request
+
+    def _make_context(self, regions: Regions) -> GrpcWanted:
+        by_name: dict[str, WantedOutput] = {}
+        for name, choice in self._wanted:
+            if isinstance(choice, WantedOutput):
+                by_name[name] = choice
+            else:
+                by_name[name] = WantedOutput(region=OutputRegion(*choice, regions.slice(*choice)))
+        return GrpcWanted(by_name=by_name, empty_final=self._context.empty_final)
+
+
+def _layout(tensor: Tensor) -> _TensorLayout:
+    is_bytes = tensor.datatype == "BYTES"
+    dtype, nbytes = (None, -1) if is_bytes else (tensor.to_numpy().dtype, tensor.nbytes)
+    return tensor.name, tensor.datatype, tensor.shape, dtype, nbytes
+
+
 _known: dict[bytes, KnownRequest] = {}
 
 find = _known.get
 """Return what is known of a head, or None."""
 
 
-def remember(head: bytes, request: InferenceRequest) -> None:
-    """Keep what ``head`` says, unless requests of a kind differ in it: those of a sequence do."""
+def remember(head: bytes, request: InferenceRequest, places: Mapping[str, Place]) -> None:
+    """Keep what ``head`` says, unless requests of a kind differ in it: those of a sequence do.
+
+    ``places`` says of the inputs in shared memory where they are; the others came as raw contents.
+    """
     if request.sequence_id or request.sequence_start or request.sequence_end:
         return
     if len(_known) >= _MAX_HEADS:  # heads come from clients; refilling the table is cheap
         _known.clear()
-    _known[head] = KnownRequest(request)
+    by_name = request.context.by_name
+    if places or (by_name is not None and any(choice.region is not None for choice in by_name.values())):
+        _known[head] = KnownRegionRequest(request, places)
+    else:
+        _known[head] = KnownRequest(request)

@@ -17,6 +17,9 @@ from bireme.wire.shapes import INT64_MAX
 RESERVED_PREFIX = "triton_"
 EMPTY_FINAL = "triton_enable_empty_final_response"
 
+Place = tuple[str, int, int]
+"""A part of a shared memory region: its name, the offset and the size in bytes."""
+
 _UINT64_MAX = (1 << 64) - 1
 _CUSTOM_CHOICES = frozenset({"bool_param", "int64_param", "string_param", "double_param"})
 _double = struct.Struct("<d")
@@ -80,8 +83,8 @@ def _custom(key: str, value: Any) -> Parameter:
     return parameter
 
 
-def read_region(name: str, parameters: Any) -> tuple[str, int, int] | None:
-    """Return region, offset and size in bytes where tensor ``name`` is to be; None: not in shared memory.
+def read_region(name: str, parameters: Any) -> Place | None:
+    """Return where in shared memory tensor ``name`` is to be; None: not there.
 
     Raises:
         InvalidArgument: one of the parameters is of the wrong type, or stands alone.

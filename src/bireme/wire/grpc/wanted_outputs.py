@@ -10,7 +10,8 @@ from typing import Any
 
 from bireme.types import InferenceRequest, InvalidArgument
 from bireme.wire.grpc.parameters import read_region
-from bireme.wire.wanted_outputs import AS_JSON, OutputRegion, Regions, WantedOutput, WantedOutputs
+from bireme.wire.regions import OutputRegion, Regions
+from bireme.wire.wanted_outputs import AS_JSON, WantedOutput, WantedOutputs
 
 
 class GrpcWanted(WantedOutputs):
@@ -34,7 +35,7 @@ def read_outputs(items: Any, request: InferenceRequest, *, empty_final: bool, re
 
     Raises:
         InvalidArgument: a parameter is of the wrong type or value, or an output is listed twice.
-        NotFound: there's no such region.
+        NotFound, Unavailable: as `Regions.slice`.
     """
     if not items:
         return GrpcWanted(empty_final=True) if empty_final else ALL_OUTPUTS
