@@ -279,6 +279,7 @@ class Sending:
                 queue.append(view if view.format == "B" and view.ndim == 1 else view.cast("B"))
         stream.unsent_size += size
         self._make_ready(stream)
+        stream.is_waiting = stream.unsent_size > 0
 
     def _make_ready(self, stream: Stream) -> None:
         """Let a stream take turns if it has something to send and may."""
@@ -296,7 +297,9 @@ class Sending:
             if not stream.unsent_size:
                 if stream.trailers is not None:
                     self._end(stream, stream.trailers)
-                self._handler.stream_drained(stream)
+                if stream.is_waiting:
+                    stream.is_waiting = False
+                    self._handler.stream_drained(stream)
             elif stream.window > 0:
                 ready[stream_id] = stream
 

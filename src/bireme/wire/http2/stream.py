@@ -87,6 +87,7 @@ class Stream:
         "id",
         "is_closed",
         "is_half_closed",
+        "is_waiting",
         "queue",
         "receive_window",
         "receiver",
@@ -116,6 +117,8 @@ class Stream:
         """Whether nothing can be sent any more."""
         self.unsent_size = 0
         """Bytes of DATA queued because of windows or a paused transport; the front end bounds it."""
+        self.is_waiting = False
+        """Whether the front end is to be told when the queue has drained."""
         self.queue: deque[memoryview] | None = None
         self.trailers: bytes | None = None
         """The block that follows the queued DATA and ends the stream."""
