@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,73 +17,16 @@ from pathlib import Path
 
 import pytest
 
+from certificates import Authority, organization_of
+from serve_process import SLOW_CONFIG, ServeProcess, running, slow_backend
+
 pytestmark = pytest.mark.slow
-
-BACKEND = """
-import os
-import time
-
-from bireme.testing import FakeBackend
-
-
-class SlowBackend(FakeBackend):
-    def __init__(self):
-        super().__init__(name="slow", delay_s=float(os.environ["DELAY_S"]))
-
-    def load(self, ctx):
-        time.sleep(float(os.environ.get("LOAD_S", "0")))
-        if ctx.name == "broken":
-            raise ValueError("the file is torn")
-        return super().load(ctx)
-"""
-
-CONFIG = """
-backend: "slow"
-input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }
-output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }
-instance_group { kind: KIND_CPU count: 2 }
-"""
 
 INFER = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [1.5]}]})
 
 
-class Process:
-    """A server in a process of its own; its output is collected as it comes."""
-
-    def __init__(self, arguments: list[str], environment: dict[str, str]) -> None:
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", "bireme", "serve", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | environment,
-        )
-        self.output = ""
-        self._changed = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.popen.stdout is not None
-        for line in self.popen.stdout:
-            with self._changed:
-                self.output += line
-                self._changed.notify_all()
-
-    def wait_for(self, pattern: str, timeout_s: float = 20.0) -> str:
-        """Return the first group of ``pattern`` once the output matches it."""
-        with self._changed:
-            self._changed.wait_for(lambda: re.search(pattern, self.output) or self._ended(), timeout_s)
-            found = re.search(pattern, self.output)
-        assert found, f"no {pattern!r} in:\n{self.output}"
-        return found[1] if found.groups() else found[0]
-
-    def _ended(self) -> bool:
-        return self.popen.poll() is not None and not self._reader.is_alive()
-
-    @property
-    def port(self) -> int:
-        return int(self.wait_for(r"HTTP requests on http://127\.0\.0\.1:(\d+)"))
+class Process(ServeProcess):
+    """A server that is asked over HTTP."""
 
     def request(self, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
@@ -117,26 +60,9 @@ class Process:
             time.sleep(0.01)
         return thread
 
-    def exit_status(self, timeout_s: float = 20.0) -> int:
-        status = self.popen.wait(timeout_s)
-        self._reader.join(timeout_s)
-        return status
-
 
 @pytest.fixture
-def backend_path(tmp_path: Path) -> Path:
-    """Return a folder to import from that holds the backend "slow" as an installed package."""
-    folder = tmp_path / "site"
-    info = folder / "slow_backend-1.dist-info"
-    info.mkdir(parents=True)
-    (folder / "slow_backend.py").write_text(BACKEND)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow-backend\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[bireme.backends]\nslow = slow_backend:SlowBackend\n")
-    return folder
-
-
-@pytest.fixture
-def serving(tmp_path: Path, backend_path: Path):
+def serving(tmp_path: Path):
     """Return a context manager that runs a server on a repository with the slow models named."""
 
     @contextmanager
@@ -147,27 +73,12 @@ def serving(tmp_path: Path, backend_path: Path):
         repository.mkdir()
         for model in models:
             (repository / model / "1").mkdir(parents=True)
-            (repository / model / "config.pbtxt").write_text(CONFIG)
-        process = Process(
-            [
-                *(
-                    "--model-repository",
-                    str(repository),
-                    "--http-address=127.0.0.1",
-                    "--grpc-address=127.0.0.1",
-                ),
-                *("--http-port=0", "--grpc-port=0", "--metrics-port", "0", *arguments),
-            ],
-            {"PYTHONPATH": str(backend_path), "DELAY_S": str(delay_s), "LOAD_S": str(load_s)},
-        )
-        try:
+            (repository / model / "config.pbtxt").write_text(SLOW_CONFIG)
+        environment = slow_backend(tmp_path / "site", delay_s=delay_s, load_s=load_s)
+        with running(
+            Process("--model-repository", str(repository), *arguments, environment=environment)
+        ) as process:
             yield process
-        finally:
-            if process.popen.poll() is None:
-                process.popen.kill()
-            process.exit_status()
-            assert process.popen.stdout is not None
-            process.popen.stdout.close()
 
     return serve
 
@@ -281,3 +192,40 @@ def test_sighup_opens_the_access_log_anew(serving, tmp_path):
         assert json.loads((tmp_path / "old.log").read_text().splitlines()[0])["route"] == "/v2"
         assert json.loads(access_log.read_text().splitlines()[-1])["model"] == "m"
         assert [] == [line for line in server.output.splitlines() if not line.startswith("{")]
+
+
+def test_sighup_reads_the_certificates_anew(serving, tmp_path):
+    authority = Authority(tmp_path / "tls")
+    files = (f"--http-server-cert={authority.cert}", f"--http-server-key={authority.key}")
+    with serving("--http-use-ssl=true", *files) as server:
+        port = int(server.wait_for(r"HTTP requests on https://127\.0\.0\.1:(\d+)"))
+        authority.issue("server", "after")
+        server.wait_for("is ready in")
+        server.popen.send_signal(signal.SIGHUP)
+        server.wait_for("TLS certificates reloaded")
+
+        with (
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            authority.client().wrap_socket(plain, server_hostname="localhost") as secure,
+        ):
+            assert organization_of(secure.getpeercert()) == "after"
+
+
+def test_a_unix_socket_is_named_and_gone_after_the_stop(serving, tmp_path_factory):
+    path = tmp_path_factory.mktemp("s") / "http"
+    with serving(f"--http-address=unix:{path}") as server:
+        server.wait_for(f'HTTP requests on unix:{path}"')
+        server.wait_for(r"metrics requests on http://127\.0\.0\.1:\d+/metrics")
+        server.wait_for("is ready in")
+        assert path.is_socket()
+        server.popen.send_signal(signal.SIGTERM)
+
+        assert server.exit_status() == 0
+        assert not path.exists()
+
+
+def test_a_wrong_certificate_ends_the_start_before_any_port_is_bound(serving):
+    with serving("--grpc-use-ssl=true", "--grpc-server-cert=/no/cert", "--grpc-server-key=/no/key") as server:
+        assert server.exit_status() == 1
+        assert "--grpc-server-cert '/no/cert': No such file or directory" in server.output
+        assert "listening for" not in server.output
