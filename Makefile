@@ -43,6 +43,7 @@ bench: $(VENV)/.dev $(VENV)/.demo ## measure against real Triton and print table
 	@$(BIN)/python $(VISION)/build.py --quiet
 	@PY=$(BIN)/python benchmarks/lab/setup
 	@$(BIN)/python -m benchmarks.http
+	@$(BIN)/python -m benchmarks.grpc
 
 docs: $(VENV)/.dev ## write the generated page, docs/cli.md
 	@$(BIN)/python -m bireme.cli.reference docs/cli.md

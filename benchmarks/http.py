@@ -25,52 +25,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 from benchmarks.mobilenet import save_mobilenet
-from benchmarks.peers import HERE, LAB, Load, Peer, bireme, free_ports, perf_analyzer, program, triton
-from rich.console import Console
-from rich.table import Table
-
-sys.path.insert(0, str(HERE.parent / "tests"))
-import onnx_models
-
-console = Console()
-MODELS = HERE / "models"
-
-
-def median_loads(rounds: int, *measures: Callable[[], Load]) -> list[list[Load]]:
-    """Run the measures in turn, ``rounds`` times; return each one's loads."""
-    loads: list[list[Load]] = [[] for _ in measures]
-    for _ in range(rounds):
-        for results, measure in zip(loads, measures, strict=True):
-            results.append(measure())
-    return loads
-
-
-def ratio(ours: list[float], theirs: list[float]) -> tuple[float, str]:
-    """Return the median of the rounds' ratios and their range as text: rounds pair what ran side by side."""
-    ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
-    return statistics.median(ratios), f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-
-
-def print_rows(title: str, header: list[str], rows: list[list[str]]) -> None:
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for position, name in enumerate(header):
-        table.add_column(name, justify="left" if position == 0 else "right")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-
-
-PLUS_ONE_CONFIG = """
-max_batch_size: 0
-input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
-output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] } ]
-"""
-
-
-def onnx_repository(root: Path) -> Path:
-    """The same arithmetic as Triton's reference models, as ONNX: `add` for add_sub, `plus_one` for plus_one_a."""
-    plus_one = (onnx_models.save_plus_one, PLUS_ONE_CONFIG)
-    return onnx_models.make_repository(root, {"add": onnx_models.save_add, "plus_one": plus_one})
+from benchmarks.peers import LAB, Peer, bireme, free_ports, num_inferences, perf_analyzer, program, triton
+from benchmarks.tables import (
+    MODELS,
+    compared,
+    console,
+    interleaved,
+    onnx_models,
+    onnx_repository,
+    print_rows,
+    ratio,
+)
 
 
 def bench_add(ours: Peer, awake: Peer, theirs: Peer, rounds: int) -> None:
@@ -78,7 +43,7 @@ def bench_add(ours: Peer, awake: Peer, theirs: Peer, rounds: int) -> None:
     rows = []
     for concurrency, goals in ((1, ("≤ 0.45", "", "")), (16, ("", "", "≥ 1.4"))):
         clients = f"{concurrency} client{'s' * (concurrency > 1)}"
-        ours_loads, awake_loads, theirs_loads = median_loads(
+        ours_loads, awake_loads, theirs_loads = interleaved(
             rounds,
             *(partial(perf_analyzer, peer, "add", concurrency=concurrency) for peer in (ours, awake)),
             partial(perf_analyzer, theirs, "add_sub", concurrency=concurrency),
@@ -97,13 +62,6 @@ def bench_add(ours: Peer, awake: Peer, theirs: Peer, rounds: int) -> None:
     )
 
 
-def compared(label: str, mine: list[float], other: list[float], goal: str, digits: int = 0) -> list[str]:
-    """Return a table row: medians, the median ratio and its range."""
-    middle, spread = ratio(mine, other)
-    values = (f"{statistics.median(values):,.{digits}f}" for values in (mine, other))
-    return [label, *values, f"{middle:.2f}", spread, goal]
-
-
 def bench_big(ours: Peer, theirs: Peer, rounds: int) -> None:
     """X + 1 at 1 KB, 512 KB and 6 MB with one client."""
     rows = []
@@ -113,7 +71,7 @@ def bench_big(ours: Peer, theirs: Peer, rounds: int) -> None:
         ("6 MB", 1_572_864, "≤ 0.5"),
     ):
         shapes = [f"X:{num_elements}"]
-        a, b = median_loads(
+        a, b = interleaved(
             rounds,
             partial(perf_analyzer, ours, "plus_one", shapes=shapes),
             partial(perf_analyzer, theirs, "plus_one_a", shapes=shapes),
@@ -158,13 +116,6 @@ print(sum(counts) / (time.monotonic() - start), sum(counts) / (time.process_time
     return per_s, per_cpu_s
 
 
-def num_inferences(peer: Peer, model: str) -> int:
-    """Return how many rows ``model`` has inferred so far."""
-    url = f"http://127.0.0.1:{peer.port}/v2/models/{model}/stats"
-    with urllib.request.urlopen(url, timeout=10) as reply:
-        return int(json.load(reply)["model_stats"][0]["inference_count"])
-
-
 def bench_cpu(rounds: int, root: Path) -> None:
     """MobileNetV2 at 224×224, dynamic batching on, 16 clients, against the bare loop.
 
@@ -205,7 +156,7 @@ def bench_off(root: Path, rounds: int) -> None:
         bireme(root) as two,
         bireme(root, "--access-log=/dev/null", name="access log on") as logged,
     ):
-        a, b, c = median_loads(
+        a, b, c = interleaved(
             rounds,
             partial(perf_analyzer, one, "add"),
             partial(perf_analyzer, two, "add"),
