@@ -22,8 +22,6 @@ JOIN_LIMIT: Final = 16 << 10
 
 _TURN_SIZE: Final = 64 << 10
 """Bytes of DATA that a stream may send before it is another stream's turn."""
-_MAX_TURN_SIZE: Final = 1 << 20
-"""The same while no other stream waits: 512 KB take a tenth less time in one frame than in eight."""
 _MAX_RESET_IDS: Final = 1024
 _HEADERS_TYPE: Final = HEADERS
 _LAST_HEADERS: Final = END_HEADERS | END_STREAM
@@ -95,13 +93,11 @@ class Sending:
 
         Call it until it returns nothing: large answers come in several parts, between which the transport may be paused (`is_writable`).
         """
+        if self._ready and not self.output:
+            self._pump()
         if self._room >= 0:
             self._room = self._limits.max_output_burst
-            if self._ready:
-                self._pump()
-        output = self.output
-        if output:
-            self.output = []
+        output, self.output = self.output, []
         return output
 
     @property
@@ -292,7 +288,8 @@ class Sending:
         ready = self._ready
         while ready and self._room > 0 and self._send_window > 0:
             stream_id, stream = ready.popitem(last=False)
-            turn_size = _TURN_SIZE if ready else _MAX_TURN_SIZE
+            # Alone, a stream may go on: 512 KB take a tenth less time in one frame than in eight.
+            turn_size = _TURN_SIZE if ready else max(self._room, _TURN_SIZE)
             self._move(stream, min(stream.unsent_size, stream.window, self._send_window, turn_size))
             if not stream.unsent_size:
                 if stream.trailers is not None:
