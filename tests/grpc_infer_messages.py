@@ -6,7 +6,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
-from bireme.types import InferenceRequest, InferenceResponse, NotFound
+from bireme.types import InferenceRequest, InferenceResponse, InvalidArgument, NotFound
 from bireme.wire import grpc as wire_grpc
 
 Request = service_pb2.ModelInferRequest
@@ -31,7 +31,10 @@ class FakeRegions:
         """Return a view of a part of a region."""
         if region not in self._regions:
             raise NotFound(f"Unable to find shared memory region: '{region}'")
-        return memoryview(self._regions[region])[offset : offset + byte_size]
+        memory = memoryview(self._regions[region])
+        if not 0 <= offset <= offset + byte_size <= len(memory):
+            raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{region}'")
+        return memory[offset : offset + byte_size]
 
 
 def set_parameters(target: Any, parameters: dict[str, Any]) -> None:

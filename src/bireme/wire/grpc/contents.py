@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bireme.types import Array, InvalidArgument, datatypes, encode_bytes
+from bireme.wire.grpc.wire_fields import write_varint
 
 
 class _Field(NamedTuple):
@@ -19,16 +20,18 @@ class _Field(NamedTuple):
     dtype: np.dtype[Any]
     datatypes: tuple[str, ...]
     """That go with it; the last is named when another came."""
+    packed_tag: bytes = b""
+    """Where elements have a fixed size: the tag in front of them."""
 
 
 _FIELDS = (
-    _Field("bool_contents", np.dtype(np.bool_), ("BOOL",)),
+    _Field("bool_contents", np.dtype(np.bool_), ("BOOL",), b"\x0a"),
     _Field("int_contents", np.dtype("<i4"), ("INT8", "INT16", "INT32")),
     _Field("int64_contents", np.dtype("<i8"), ("INT64",)),
     _Field("uint_contents", np.dtype("<u4"), ("UINT8", "UINT16", "UINT32")),
     _Field("uint64_contents", np.dtype("<u8"), ("UINT64",)),
-    _Field("fp32_contents", np.dtype("<f4"), ("FP32",)),
-    _Field("fp64_contents", np.dtype("<f8"), ("FP64",)),
+    _Field("fp32_contents", np.dtype("<f4"), ("FP32",), b"\x32"),
+    _Field("fp64_contents", np.dtype("<f8"), ("FP64",), b"\x3a"),
     _Field("bytes_contents", np.dtype(np.object_), ("BYTES",)),
 )
 
@@ -39,6 +42,7 @@ def read_contents(name: str, model_name: str, datatype: str, contents: Any) -> A
     Raises:
         InvalidArgument: a field is filled that doesn't go with ``datatype``, or more than one.
     """
+    contents.DiscardUnknownFields()
     elements: Any = ()
     field: _Field | None = None
     for candidate in _FIELDS:
@@ -58,5 +62,9 @@ def read_contents(name: str, model_name: str, datatype: str, contents: Any) -> A
     dtype = datatypes.NUMPY_DTYPES[datatype]
     if field is None:
         return np.empty(0, dtype)
-    # An element takes 40 ns; a list of them first would double that.
+    if field.packed_tag:
+        # What protobuf writes of the one field that is filled: tag, length, then the elements as they are in memory.
+        start = len(field.packed_tag) + len(write_varint(len(elements) * dtype.itemsize))
+        return np.frombuffer(contents.SerializeToString(), dtype, len(elements), start)
+    # An element takes 40 ns (above: 0.1 ns); a list of them first would double that.
     return np.fromiter(elements, field.dtype, len(elements)).astype(dtype, copy=False)

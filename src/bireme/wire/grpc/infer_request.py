@@ -44,7 +44,7 @@ def decode_infer_request(message: Buffer, respond: Respond, *, regions: Regions)
     """
     parts = split_request(message)
     head, request_id, starts, ends = parts
-    known = known_requests.find(head)
+    known = known_requests.find(head) if len(head) <= known_requests.MAX_HEAD_BYTES else None
     if known is not None and len(starts) >= known.num_raw_contents:
         made = known.make_request(message, request_id, starts, ends, respond, regions)
         if made is not None:

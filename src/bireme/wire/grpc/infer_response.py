@@ -92,12 +92,22 @@ def encode_infer_response(
     return message
 
 
-def encode_stream_error(text: str, *, id: str = "", model_name: str = "", model_version: int = -1) -> bytes:  # noqa: A002
+def encode_stream_error(
+    text: str,
+    *,
+    id: str = "",  # noqa: A002
+    model_name: str = "",
+    model_version: int = -1,
+    final: bool | None = None,
+) -> bytes:
     """Return the ``ModelStreamInferResponse`` that tells an error of the request ``id``.
 
-    Model and version (as the request gave it; -1: it gave none) are told when the failure came from inference.
+    Model, version (as the request gave it; -1: it gave none) and ``final`` (as in `encode_infer_response`) are told when
+    the failure came from inference.
     """
     inner = _identity(id, model_name, model_version)
+    if final is not None:
+        inner += _FINAL[final]
     return _text(_STREAM_ERROR, text) + write_bytes(_STREAM_RESPONSE, inner)
 
 
