@@ -156,6 +156,19 @@ def test_typed_contents(datatype, field, elements, expected):
     assert tensor.to_numpy().tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("datatype", "field"), [("BOOL", "bool_contents"), ("FP32", "fp32_contents"), ("FP64", "fp64_contents")]
+)
+@pytest.mark.parametrize("count", [1, 127, 128, 5000])
+def test_many_typed_contents(datatype, field, count):
+    values = (np.arange(count) % 3 == 1).astype(datatypes.NUMPY_DTYPES[datatype])
+    item = make_input("X", datatype, (count,), {field: values.tolist()})
+    item.contents.MergeFromString(b"\xf8\x01\x05")  # a field that nobody knows
+    tensor = decode(make_request(item)).inputs["X"]
+
+    np.testing.assert_array_equal(tensor.to_numpy(), values)
+
+
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_present_but_empty_contents_are_zero_bytes(datatype):
     tensor = decode(make_request(make_input("X", datatype, (0, 2), {}))).inputs["X"]

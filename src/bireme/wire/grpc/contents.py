@@ -42,7 +42,6 @@ def read_contents(name: str, model_name: str, datatype: str, contents: Any) -> A
     Raises:
         InvalidArgument: a field is filled that doesn't go with ``datatype``, or more than one.
     """
-    contents.DiscardUnknownFields()
     elements: Any = ()
     field: _Field | None = None
     for candidate in _FIELDS:
@@ -64,7 +63,8 @@ def read_contents(name: str, model_name: str, datatype: str, contents: Any) -> A
         return np.empty(0, dtype)
     if field.packed_tag:
         # What protobuf writes of the one field that is filled: tag, length, then the elements as they are in memory.
+        contents.DiscardUnknownFields()
         start = len(field.packed_tag) + len(write_varint(len(elements) * dtype.itemsize))
-        return np.frombuffer(contents.SerializeToString(), dtype, len(elements), start)
+        return np.ndarray(len(elements), dtype, contents.SerializeToString(), start)
     # An element takes 40 ns (above: 0.1 ns); a list of them first would double that.
     return np.fromiter(elements, field.dtype, len(elements)).astype(dtype, copy=False)
