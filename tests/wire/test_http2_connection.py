@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import h2.events
 import h2.settings
 import pytest
@@ -379,6 +382,41 @@ def test_a_header_block_larger_than_the_scratch_buffer_is_taken():
     client.exchange()
 
     assert 32_000 == len(server.handler.calls[stream_id].stream.head.headers[-1][1])
+
+
+@pytest.mark.parametrize("end", ["answer", "large answer", "finish", "reset", "by the client", "lost"])
+def test_a_request_is_freed_when_it_ends_without_the_collector(end):
+    """It may hold megabytes."""
+    server = Server()
+    client = Client(server)
+    client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 10})
+    stream_id = client.request(b"body")
+    client.exchange()
+    call = server.handler.calls.pop(stream_id)
+    server.handler.reset_stream = lambda stream, code: None
+    server.handler.stream_drained = lambda stream: None
+    connection, stream = server.connection, call.stream
+    is_freed = weakref.ref(call)
+    gc.disable()
+
+    if end == "answer":
+        connection.answer(stream, RESPONSE_BLOCK, [b"x"], 1, TRAILERS_BLOCK)
+    elif end == "large answer":
+        connection.answer(stream, RESPONSE_BLOCK, [bytes(1000)], 1000, TRAILERS_BLOCK)
+        client.exchange()
+    elif end == "finish":
+        connection.finish(stream, RESPONSE_BLOCK)
+    elif end == "reset":
+        connection.reset(stream, ErrorCode.CANCEL)
+    elif end == "by the client":
+        client.h2.reset_stream(stream_id)
+        client.exchange()
+    else:
+        connection.connection_lost()
+    del call, stream
+
+    assert is_freed() is None
+    gc.enable()
 
 
 def test_the_state_can_be_read():

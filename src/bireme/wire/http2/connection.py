@@ -38,19 +38,6 @@ class Http2Connection(Receiving):
     def __init__(self, handler: Handler, limits: Http2Limits = Http2Limits()) -> None:  # noqa: B008 (frozen)
         """Begin a connection: `output` holds what a server sends first."""
         super().__init__(handler, limits)
-        self._dispatch = (
-            self._take_data,
-            self._take_headers,
-            self._take_priority,
-            self._take_rst_stream,
-            self._take_settings,
-            self._take_push_promise,
-            self._take_ping,
-            self._take_goaway,
-            self._take_window_update,
-            self._take_continuation,
-            self._take_unknown,
-        )
         self.is_going_away = False
         """Whether a GOAWAY was sent."""
         self.is_peer_going_away = False
@@ -109,10 +96,7 @@ class Http2Connection(Receiving):
             self._reset_ids.pop(stream_id, None)
             self._charge(1)
             return
-        is_answered = stream.trailers is not None
-        self._close_stream(stream)
-        if not is_answered:
-            self._handler.reset_stream(stream, WORD.unpack_from(self._buffer, start)[0])
+        self._abandon(stream, WORD.unpack_from(self._buffer, start)[0])
         self._charge_reset()
 
     def _take_settings(self, flags: int, stream_id: int, start: int, end: int) -> None:
@@ -221,6 +205,20 @@ class Http2Connection(Receiving):
 
     def _max_size_of(self, kind: int) -> int:
         return _SIZES.get(kind, self._limits.max_header_list_size)
+
+    _dispatch = (
+        Receiving._take_data,  # noqa: SLF001 (its own)
+        Receiving._take_headers,  # noqa: SLF001 (its own)
+        _take_priority,
+        _take_rst_stream,
+        _take_settings,
+        _take_push_promise,
+        _take_ping,
+        _take_goaway,
+        _take_window_update,
+        Receiving._take_continuation,  # noqa: SLF001 (its own)
+        _take_unknown,
+    )
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "going away" if self.is_going_away else "open"

@@ -8,7 +8,7 @@ of a DATA frame, received into the message's own memory when its receiver has so
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from bireme.wire.http2.errors import ErrorCode, ProtocolViolation
 from bireme.wire.http2.frames import (
@@ -30,8 +30,8 @@ from bireme.wire.http2.stream import Handler, Stream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    TakeFrame = Callable[[int, int, int, int], None]
-    """Takes a whole frame: flags, stream, and where its payload starts and ends in the buffer. It checks the payload's
+    TakeFrame = Callable[[Any, int, int, int, int], None]
+    """Takes a whole frame: connection, flags, stream, and where its payload starts and ends in the buffer. It checks the payload's
     size before it looks at it."""
 
 _MAX_KEPT_SIZE: Final = 1024
@@ -67,7 +67,6 @@ class FrameReader(Sending):
         "_buffer",
         "_data_left",
         "_data_stream",
-        "_dispatch",
         "_ends_stream",
         "_kept",
         "_max_word",
@@ -79,12 +78,13 @@ class FrameReader(Sending):
         "_target",
     )
 
+    _dispatch: ClassVar[tuple[TakeFrame, ...]]
+    """By the frame's type; the last is for all unknown ones. Of the class: bound methods would keep a connection alive."""
+
     def __init__(self, handler: Handler, limits: Http2Limits) -> None:
         super().__init__(handler, limits)
         self._max_word = limits.max_frame_size << 8 | 0xFF
         """The highest first word of a frame that is not too long."""
-        self._dispatch: tuple[TakeFrame, ...] = ()
-        """By the frame's type; the last is for all unknown ones."""
         self._buffer = memoryview(b"")
         """Where the bytes being parsed lie."""
         self._only_kind: int | None = SETTINGS
@@ -164,7 +164,7 @@ class FrameReader(Sending):
             if self._only_kind is not None and kind != self._only_kind:
                 self._refuse_kind(kind)
             self._dispatch[kind if kind < UNKNOWN else UNKNOWN](  # noqa: FURB136 (min takes 0.1 µs)
-                flags, stream_id & MAX_STREAM_ID, start, end
+                self, flags, stream_id & MAX_STREAM_ID, start, end
             )
             if self.is_closed:
                 return
@@ -181,7 +181,8 @@ class FrameReader(Sending):
         if kind == DATA:
             self._start_data(flags, stream_id, length, start, stop)
         elif kind == UNKNOWN or length > self._max_size_of(kind) or (kind == GOAWAY and stop - start >= 8):
-            self._dispatch[kind](flags, stream_id, start, start + length)  # refused, or not more is needed
+            # Refused, or no more of it is needed.
+            self._dispatch[kind](self, flags, stream_id, start, start + length)
             self._skip(length, start, stop)
         else:
             self._keep(start - FRAME_HEADER_SIZE, stop, FRAME_HEADER_SIZE + length)

@@ -143,7 +143,7 @@ class Receiving(FrameReader):
             return self._fail_data(stream, ErrorCode.FLOW_CONTROL_ERROR)
         size = length - (padding + 1 if flags & PADDED else 0)
         if size:
-            self._num_useful += 1
+            self._num_useful += 1 + (size >> 12)
         elif not flags & END_STREAM:
             self._charge(1)
         if stream.content_left >= 0 and not self._is_content(stream, size, flags):
@@ -256,9 +256,9 @@ class Receiving(FrameReader):
             is_half_closed=is_half_closed,
         )
         self.streams[stream_id] = stream
-        receiver = stream.receiver = self._handler.open_stream(stream)
+        receiver = self._handler.open_stream(stream)
         if not stream.is_closed and stream.trailers is None:
-            stream.sink = receiver
+            stream.sink = stream.receiver = receiver
             if is_half_closed:
                 receiver.end()
 
@@ -315,14 +315,9 @@ class Receiving(FrameReader):
     def _fail_stream(self, stream_id: int, code: ErrorCode) -> None:
         """End one stream by the client's fault."""
         stream = self.streams.get(stream_id)
-        if stream is None:
-            self._emit_reset(stream_id, code)
-        else:
-            is_answered = stream.trailers is not None
-            self._close_stream(stream)
-            self._emit_reset(stream_id, code)
-            if not is_answered:
-                self._handler.reset_stream(stream, code)
+        self._emit_reset(stream_id, code)
+        if stream is not None and not stream.is_closed:
+            self._abandon(stream, code)
         self._charge_reset()
 
     def _charge(self, cost: int) -> None:

@@ -64,7 +64,7 @@ class Sending:
         self._last_stream_id = 0
         """The highest that the client has used."""
         self._num_useful = 0
-        """DATA frames with something in them, in both directions."""
+        """DATA frames with something in them, in both directions; each 4 KB of a large one count as one more."""
 
         # What the peer takes
         self._send_window = frames.DEFAULT_WINDOW
@@ -140,7 +140,7 @@ class Sending:
         ):
             self._queue(stream, pieces, size)
             return
-        self._num_useful += 1
+        self._num_useful += 1 + (size >> 12)
         self._room -= size
         self._send_window -= size
         stream.window -= size
@@ -161,6 +161,7 @@ class Sending:
             stream.sink = DISCARD
         else:
             self._end(stream, block)
+            stream.receiver = DISCARD
 
     def answer(
         self, stream: Stream, block: bytes, pieces: Sequence[Buffer], size: int, trailers: bytes
@@ -197,7 +198,7 @@ class Sending:
         )
         del self.streams[stream_id]
         stream.is_closed = True
-        stream.sink = DISCARD
+        stream.sink = stream.receiver = DISCARD
         if not stream.is_half_closed:
             self._emit_reset(stream_id, ErrorCode.NO_ERROR)
 
@@ -206,6 +207,7 @@ class Sending:
         if not stream.is_closed:
             self._close_stream(stream)
             self._emit_reset(stream.id, code)
+            stream.receiver = DISCARD
 
     # Frames
 
@@ -247,6 +249,14 @@ class Sending:
             self._ready.pop(stream.id, None)
         stream.queue = stream.trailers = None
 
+    def _abandon(self, stream: Stream, code: int) -> None:
+        """Close a stream early, and report that unless it has been answered."""
+        is_answered = stream.trailers is not None
+        self._close_stream(stream)
+        if not is_answered:
+            self._handler.reset_stream(stream, code)
+        stream.receiver = DISCARD
+
     def _fail(self, code: ErrorCode, message: str) -> None:
         """End the connection: the peer is told why, all streams are reset."""
         if not self.is_closed:
@@ -256,12 +266,9 @@ class Sending:
     def _close(self, reason: str, code: ErrorCode) -> None:
         self.is_closed = True
         self.close_reason = reason
-        streams = list(self.streams.values())
-        for stream in streams:
-            is_answered = stream.trailers is not None
-            self._close_stream(stream)
-            if not is_answered:
-                self._handler.reset_stream(stream, code)
+        for stream in list(self.streams.values()):
+            if not stream.is_closed:  # by what the handler does on the way
+                self._abandon(stream, code)
 
     # Queues
 
@@ -297,6 +304,8 @@ class Sending:
                 if stream.is_waiting:
                     stream.is_waiting = False
                     self._handler.stream_drained(stream)
+                if stream.is_closed:
+                    stream.receiver = DISCARD
             elif stream.window > 0:
                 ready[stream_id] = stream
 
@@ -310,7 +319,7 @@ class Sending:
         while size:
             left = min(size, self._peer_max_frame_size)
             size -= left
-            self._num_useful += 1
+            self._num_useful += 1 + (left >> 12)
             output.append(pack_header(left << 8, 0, stream.id))
             while left:
                 piece = queue[0]

@@ -103,7 +103,7 @@ class Stream:
         self.id = stream_id
         self.head = head
         self.receiver: Receiver = DISCARD
-        """What `Handler.open_stream` returned."""
+        """What `Handler.open_stream` returned, until the stream is closed: so no cycle keeps a request's memory."""
         self.sink: Receiver = DISCARD
         """Takes the DATA: the receiver, until nobody reads it any more."""
         self.window = window
