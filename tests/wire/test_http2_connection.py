@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 
+import h2.config
+import h2.connection
 import h2.events
 import h2.settings
 import pytest
@@ -427,3 +429,36 @@ def test_the_state_can_be_read():
 
     assert "Http2Connection(open, last stream 1, in flight 1)" == repr(server.connection)
     assert repr(server.handler.calls[stream_id].stream).startswith("Stream(1, open, b'/inference.GRPC")
+
+
+def test_an_error_after_going_away_names_no_later_stream():
+    server = Server()
+    client = Client(server)
+    client.open()
+    client.exchange()
+    server.connection.go_away(ErrorCode.NO_ERROR)
+    client.open()
+
+    server.feed(client.h2.data_to_send() + bytes(9))  # DATA on stream 0
+
+    goaways = [frame for frame in parse_frames(server.take()) if isinstance(frame, GoAwayFrame)]
+    assert [1, 1] == [frame.last_stream_id for frame in goaways]
+
+
+def test_small_windows_hold_for_streams_that_opened_before_the_client_knew():
+    """It counts their windows down from 64 KB until it reads our settings, and from there on as we do."""
+    server = Server(Http2Limits(stream_window=100))
+    client = Client(Server())
+    client.server = server
+    client.h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding=None))
+    client.h2.initiate_connection()
+    stream_id = client.open()
+    server.feed(client.h2.data_to_send())
+    client.exchange()
+
+    for _ in range(10):
+        client.h2.send_data(stream_id, bytes(60))
+        client.exchange()
+
+    assert 600 == len(server.handler.calls[stream_id].body)
+    assert client.goaway() is None

@@ -1,8 +1,8 @@
 """Http2Connection: the server's side of an HTTP/2 connection that carries gRPC. Pure: bytes in, bytes out.
 
-Four classes, one on the other, for as many halves of the matter: `Sending` has the output, the peer's windows and the queues;
-`FrameReader` finds frames in what comes; `Receiving` makes requests of HEADERS and DATA; and this one has the frames that manage
-the connection, and what the front end does with it as a whole. Source throughout: RFC 9113, by sections.
+Four classes, one on the other: `Sending` has the output, the peer's windows and the queues; `FrameReader` finds frames in what
+comes; `Receiving` makes requests of HEADERS and DATA; and this one has the frames that manage the connection, and what
+the front end does with it as a whole. Source throughout: RFC 9113, by sections.
 """
 
 from __future__ import annotations
@@ -128,7 +128,12 @@ class Http2Connection(Receiving):
         if self._only_kind is not None:
             raise ProtocolViolation(ErrorCode.PROTOCOL_ERROR, "an acknowledgement in place of SETTINGS")
         self._charge(1)
-        self._stream_window = self._limits.stream_window
+        change = self._limits.stream_window - self._stream_window
+        if change:  # the client knows now that its windows are smaller than they were by default
+            self._stream_window += change
+            for stream in self.streams.values():
+                stream.receive_window += change
+                self._count_stream_received(stream, 0)
 
     def _move_windows(self, size: int) -> None:
         """Apply a new initial window to the streams that are open. Source: section 6.9.2."""

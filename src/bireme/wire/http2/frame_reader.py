@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     TakeFrame = Callable[[Any, int, int, int, int], None]
-    """Takes a whole frame: connection, flags, stream, and where its payload starts and ends in the buffer. It checks the payload's
-    size before it looks at it."""
+    """Takes a whole frame: connection, flags, stream, and where its payload starts and ends in the buffer. It checks the
+    size of the payload before it looks at it."""
 
 _MAX_KEPT_SIZE: Final = 1024
 """The beginning of a frame that is at most so long is copied back into the scratch buffer before more is read; longer
@@ -48,12 +48,12 @@ class _Rest(Enum):
 
     NONE = 0
     """A new frame."""
-    PREFACE = 4
+    PREFACE = 1
     """What is missing of the connection preface."""
-    FRAME = 1
+    FRAME = 2
     """What is missing of the frame whose first bytes are kept."""
-    DATA = 2
-    SKIPPED = 3
+    DATA = 3
+    SKIPPED = 4
     """Padding, or the payload of a frame of which no more needs to be known."""
 
 
@@ -108,8 +108,7 @@ class FrameReader(Sending):
     def get_buffer(self, scratch: memoryview) -> memoryview:
         """Return where the next bytes go: ``scratch`` or a part of it, or memory of a message that is being received.
 
-        Both calls, this and `received`, must follow each other without anything between that uses ``scratch``, whose size
-        must be at least a few KB.
+        Between this call and `received`, nothing may use ``scratch``, which must have 2 KB at least.
         """
         rest = self._rest
         if rest is _NONE:
@@ -122,7 +121,7 @@ class FrameReader(Sending):
         if rest is _Rest.DATA and self._data_left > len(scratch) // _SCRATCH_SHARE:
             assert self._data_stream is not None
             target = self._data_stream.sink.get_target(self._data_left)
-            if target is not None:
+            if target:
                 self._target = target = target[: self._data_left]
                 return target
         return scratch
@@ -180,8 +179,8 @@ class FrameReader(Sending):
             self._refuse_kind(kind)
         if kind == DATA:
             self._start_data(flags, stream_id, length, start, stop)
-        elif kind == UNKNOWN or length > self._max_size_of(kind) or (kind == GOAWAY and stop - start >= 8):
-            # Refused, or no more of it is needed.
+        elif kind in (UNKNOWN, GOAWAY) or length > self._max_size_of(kind):
+            # Its payload is not needed, or it is refused.
             self._dispatch[kind](self, flags, stream_id, start, start + length)
             self._skip(length, start, stop)
         else:

@@ -10,7 +10,8 @@ class Http2Limits:
     """The settings that are announced to the client, and the bounds on what it may send.
 
     Allowances are numbers of events: they begin full, lose one per event, gain a fixed number per tick (about a second) and
-    some for each useful frame, and never hold more than when full at a tick. Whoever uses one up is sent away with ENHANCE_YOUR_CALM.
+    some for each useful frame, and hold no more than when full after a tick. Who uses one up is sent away with
+    ENHANCE_YOUR_CALM.
     """
 
     # Announced to the client
@@ -33,8 +34,8 @@ class Http2Limits:
     reset_refill: int = 512
     """What `reset_allowance` gains per tick. Each stream that ends well adds one."""
     frame_allowance: int = 10_000
-    """Frames without use: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, RST_STREAM on closed streams, unknown types, CONTINUATION,
-    empty DATA. They cost 1 to 2 µs each."""
+    """Frames without use: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, RST_STREAM on closed streams, unknown types,
+    CONTINUATION, empty DATA. They cost 1 to 2 µs each."""
     frame_refill: int = 2_000
     """What `frame_allowance` gains per tick. Each frame that carries a request or data adds some, since clients
     measure bandwidth by PING and open windows as data comes."""

@@ -1,10 +1,10 @@
 """Header fields in the forms that clients use, read at a third of what the hpack library takes; it reads all others.
 
-A request that brings something of its own, such as a trace's number or a deadline, cannot be found by its bytes, and decoding
-its dozen fields by the library costs 27 to 35 µs. What it consists of is nearly always plain: indices below 127 and strings
-of fewer than 127 bytes. Those are read here (7 to 14 µs with the checks), with the library's table and its Huffman code. At
-anything else, errors included, the reader stops between two fields, where the library takes over: the state of both
-is the same table.
+A request that brings something of its own, such as a trace's number or a deadline, cannot be found by its bytes, and
+decoding its dozen fields by the library costs 27 to 35 µs. What it consists of is nearly always plain: indices below 127
+and strings of fewer than 127 bytes. Those are read here (7 to 14 µs with the checks), with the library's table and its
+Huffman code. At anything else, errors included, the reader stops between two fields, where the library takes over: the
+state of both is the same table.
 
 Source: RFC 7541 section 6.
 """

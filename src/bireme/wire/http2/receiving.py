@@ -19,7 +19,6 @@ from bireme.wire.http2.frames import (
     END_HEADERS,
     END_STREAM,
     HAS_PRIORITY,
-    MAX_STREAM_ID,
     PADDED,
 )
 from bireme.wire.http2.header_decoder import HeaderDecoder
@@ -42,7 +41,6 @@ class Receiving(FrameReader):
     """Requests. `Http2Connection` adds the frames that manage the connection."""
 
     __slots__ = (
-        "_accepted_id",
         "_block",
         "_block_flags",
         "_block_stream_id",
@@ -62,8 +60,6 @@ class Receiving(FrameReader):
         super().__init__(handler, limits)
         self._decoder = HeaderDecoder(limits.max_header_list_size)
         self._find_head = self._decoder.find
-        self._accepted_id = MAX_STREAM_ID
-        """The last stream that is not refused."""
         self._gaps: deque[range] = deque(maxlen=_MAX_GAPS)
         """Stream numbers that the client has passed over."""
 
@@ -106,10 +102,8 @@ class Receiving(FrameReader):
         self._receive_window = window
         self._num_useful += 1
         stream.is_half_closed = True
-        sink = stream.sink
-        sink.receive(self._buffer[start:end])
-        sink = stream.sink
-        sink.end()
+        stream.sink.receive(self._buffer[start:end])
+        stream.sink.end()
 
     def _take_any_data(self, flags: int, stream_id: int, start: int, end: int) -> None:
         length = end - start

@@ -1,7 +1,8 @@
-"""Sending: the half of a connection that answers. It frames answers, keeps to the peer's windows, and queues what must wait.
+"""Sending: the half of a connection that answers. It makes frames, keeps to the peer's windows, and queues what must wait.
 
-Frames other than DATA go to `output` at once. DATA goes there, too, as long as the windows of its stream and of the connection
-allow and the transport takes more; what does not fit waits in its stream, uncopied, and the streams that could go on take turns.
+Frames other than DATA go to `output` at once. DATA goes there, too, as long as the windows of its stream and of the
+connection allow and the transport takes more; what does not fit waits in its stream, uncopied, and the streams that could
+go on take turns.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ JOIN_LIMIT: Final = 16 << 10
 _TURN_SIZE: Final = 64 << 10
 """Bytes of DATA that a stream may send before it is another stream's turn."""
 _MAX_RESET_IDS: Final = 1024
-_HEADERS_TYPE: Final = HEADERS
 _LAST_HEADERS: Final = END_HEADERS | END_STREAM
 
 
@@ -31,6 +31,7 @@ class Sending:
     """Output, windows and queues. `FrameReader` and `Http2Connection` are what is built on it."""
 
     __slots__ = (
+        "_accepted_id",
         "_backlog",
         "_forgotten_id",
         "_handler",
@@ -58,11 +59,13 @@ class Sending:
         self.streams: dict[int, Stream] = {}
         """Streams that are not closed, half-closed ones included."""
         self.is_closed = False
-        """Whether the connection has ended, by an error or since the peer is gone: write the output, then close the transport."""
+        """Whether the connection has ended, by an error or since the peer is gone: write the output, then close it."""
         self.close_reason = ""
         """Why it ended, for the log."""
         self._last_stream_id = 0
         """The highest that the client has used."""
+        self._accepted_id = frames.MAX_STREAM_ID
+        """The last that is not refused."""
         self._num_useful = 0
         """DATA frames with something in them, in both directions; each 4 KB of a large one count as one more."""
 
@@ -91,7 +94,8 @@ class Sending:
     def take_output(self) -> list[Buffer]:
         """Return what to write, and forget it.
 
-        Call it until it returns nothing: large answers come in several parts, between which the transport may be paused (`is_writable`).
+        Call it until it returns nothing: large answers come in several parts, between which the transport may be
+        paused (`is_writable`).
         """
         if self._ready and not self.output:
             self._pump()
@@ -152,7 +156,8 @@ class Sending:
     def finish(self, stream: Stream, block: bytes) -> None:
         """End the answer by a block of trailers, behind all queued data.
 
-        If the client has not ended its side, it is told then to stop. Nothing is reported to the handler after this, except that the queue has drained.
+        If the client has not ended its side, it is told then to stop. Nothing is reported to the handler after this,
+        except that the queue has drained.
         """
         if stream.is_closed or stream.trailers is not None:
             return
@@ -187,11 +192,11 @@ class Sending:
         self.output.append(
             b"".join(
                 (
-                    pack_header(len(block) << 8 | _HEADERS_TYPE, END_HEADERS, stream_id),
+                    pack_header(len(block) << 8 | HEADERS, END_HEADERS, stream_id),
                     block,
                     pack_header(size << 8, 0, stream_id),
                     *pieces,
-                    pack_header(len(trailers) << 8 | _HEADERS_TYPE, _LAST_HEADERS, stream_id),
+                    pack_header(len(trailers) << 8 | HEADERS, _LAST_HEADERS, stream_id),
                     trailers,
                 )
             )
@@ -260,7 +265,8 @@ class Sending:
     def _fail(self, code: ErrorCode, message: str) -> None:
         """End the connection: the peer is told why, all streams are reset."""
         if not self.is_closed:
-            self.output.append(frames.goaway(self._last_stream_id, code, message.encode()))
+            last_stream_id = min(self._last_stream_id, self._accepted_id)
+            self.output.append(frames.goaway(last_stream_id, code, message.encode()))
             self._close(message, code)
 
     def _close(self, reason: str, code: ErrorCode) -> None:
