@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from bireme.types import InvalidArgument
-from bireme.wire.regions import region_not_found
+from bireme.wire.regions import Place, region_not_found
 
 
 class ShmObject:
@@ -73,3 +73,11 @@ class FakeRegions:
         if offset + byte_size > len(self.memory[region]):
             raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{region}'")
         return memoryview(self.memory[region])[offset : offset + byte_size]
+
+    def overlap(self, first: Place, second: Place) -> bool:
+        start, other = first.offset, second.offset
+        return (
+            first.region == second.region
+            and start < other + second.byte_size
+            and other < start + first.byte_size
+        )

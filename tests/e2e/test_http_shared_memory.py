@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.http as client_library
+from onnx import helper, numpy_helper
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor, shared_memory
 
 from e2e_server import RunningServer, fake_config
+from onnx_models import add_model, save_graph, tensor_info
 
 A = np.arange(16, dtype=np.float32)
 B = np.full(16, 2, dtype=np.float32)
@@ -177,6 +179,43 @@ def test_large_tensors(client, make_region):
     )
 
     np.testing.assert_array_equal(region.get(array.shape, offset=array.nbytes), array + 1)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("by_another_name", [False, True])
+def test_large_outputs_are_right_wherever_they_go(start_server, tmp_path, in_place, by_another_name):
+    """From the second run on the backend writes into the region; not over an input that it still reads."""
+    add_model(tmp_path, "matmul", save_reversed)
+    server = start_server(tmp_path, allow_client_shm=True)
+    array = np.arange(1024 * 256, dtype=np.float32).reshape(1024, 256)
+    region, nbytes = Region(2 * array.nbytes), array.nbytes
+    try:
+        with client_library.InferenceServerClient(server.address) as client:
+            client.register_system_shared_memory(region.name, region.key, 2 * nbytes)
+            client.register_system_shared_memory("again", region.key, 2 * nbytes)
+            offset = 0 if in_place else nbytes
+            wanted = an_output("Y", region, nbytes, offset)
+            if by_another_name:
+                wanted.set_shared_memory("again", nbytes, offset)
+            for turn in range(3):
+                region.put(array + turn)
+                client.infer("matmul", [an_input("X", [1024, 256], "FP32", region, nbytes)], outputs=[wanted])
+                result = region.get((1024, 256), offset=offset)
+                np.testing.assert_array_equal(result, (array + turn)[:, ::-1])
+    finally:
+        shared_memory.destroy_shared_memory_region(region.handle)
+
+
+def save_reversed(path: Path) -> Path:
+    """Write a model that reverses rows by a matrix: each output needs all of its row."""
+    weight = numpy_helper.from_array(np.eye(256, dtype=np.float32)[::-1].copy(), "weight")
+    return save_graph(
+        path,
+        [helper.make_node("MatMul", ["X", "weight"], ["Y"])],
+        [tensor_info("X", "FP32", (1024, 256))],
+        [tensor_info("Y", "FP32", (1024, 256))],
+        [weight],
+    )
 
 
 def test_status_and_registration(client, make_region):

@@ -23,6 +23,7 @@ from bireme.types import (
     Unavailable,
     Unsupported,
 )
+from bireme.wire.regions import Place
 from shm_objects import ShmObjects
 
 DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -310,6 +311,28 @@ def test_slices_up_to_the_region_s_end_are_given(regions, make_shm, offset, byte
 
 def test_slices_of_an_unknown_region_are_not_found(regions):
     assert error_of(NotFound, regions.slice, "r", 0, 1) == "Unable to find shared memory region: 'r'"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (Place("a", 0, 8), Place("a", 0, 8), True),
+        (Place("a", 0, 8), Place("a", 8, 8), False),
+        (Place("a", 0, 9), Place("a", 8, 8), True),
+        (Place("a", 10, 8), Place("b", 0, 8), True),
+        (Place("a", 0, 10), Place("b", 0, 8), False),
+        (Place("b", 0, 8), Place("a", 17, 1), True),
+        (Place("b", 0, 8), Place("a", 18, 1), False),
+        (Place("a", 0, 8), Place("other", 0, 8), False),
+    ],
+)
+def test_places_overlap_by_whatever_names_their_memory_is_known(regions, make_shm, first, second, expected):
+    shm = make_shm(100)
+    regions.register_system("a", shm.key, 0, 100)
+    regions.register_system("b", shm.key.lstrip("/"), 10, 90)
+    regions.register_system("other", make_shm(100).key, 0, 100)
+
+    assert regions.overlap(first, second) == regions.overlap(second, first) == expected
 
 
 # Lifetime

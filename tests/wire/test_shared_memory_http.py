@@ -19,6 +19,7 @@ from bireme.types import (
 from bireme.wire import http as wire_http
 from bireme.wire.encoded import MAX_COPY_BYTES, MAX_SLICE_ELEMENTS
 from bireme.wire.http import known_heads
+from bireme.wire.regions import MIN_TARGET_BYTES as LARGE
 from infer_bodies import LIMITS, joined, make_body, make_input, read_reply, respond
 from shm_objects import FakeRegions
 
@@ -433,6 +434,40 @@ def test_many_strings_are_encoded_in_steps():
     assert not body.advance()
     assert body.advance()
     assert regions.memory["r"] == expected
+
+
+@pytest.mark.parametrize("with_length", [False, True])
+def test_large_outputs_may_be_written_into_their_regions(with_length):
+    regions = FakeRegions(r=4 * LARGE, s=64)
+    wanted = [
+        an_output("Y", offset=2 * LARGE, byte_size=LARGE),
+        an_output("in place", byte_size=LARGE),
+        an_output("small", region="s"),
+        {"name": "J"},
+    ]
+    for _ in range(2):
+        request = decode(regions, {"inputs": [an_input()], "outputs": wanted}, with_length=with_length)
+
+        assert list(request.targets) == ["Y"]
+        assert request.targets["Y"] is request.context.by_name["Y"].region.memory
+    assert len(known_heads._layouts) == 1
+    assert decode(regions, {"inputs": [an_input()], "outputs": wanted[1:]}).targets is None
+    mixed = {"inputs": [make_input("A", data=[1, 2]), an_input("B", offset=8)], "outputs": wanted[:2]}
+    assert list(decode(regions, mixed).targets) == ["Y"]
+
+
+def test_an_output_that_the_backend_wrote_is_answered_at_once():
+    size = MAX_COPY_BYTES + 4
+    regions = FakeRegions(r=size)
+    document = {"inputs": [make_input("A", data=[1, 2])], "outputs": [an_output(byte_size=size)]}
+    request = decode(regions, document)
+    array = np.ndarray((size // 4,), np.float32, request.targets["Y"])
+    array[-1] = 7
+    body = answer(request, Tensor.from_numpy("Y", array))
+
+    assert body.is_complete
+    assert read_reply(body)[0]["outputs"] == [{"name": "Y", "datatype": "FP32", "shape": [size // 4]}]
+    assert regions.memory["r"][-4:] == np.float32(7).tobytes()
 
 
 # Large JSON beside regions, which another process parses

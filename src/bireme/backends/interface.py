@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -35,11 +35,18 @@ class Placement:
     device_id: int = 0
 
 
+ExecuteInto = Callable[[dict[str, Array], Mapping[str, memoryview]], dict[str, Array]]
+"""``execute_into(inputs, targets)``: as `Instance.execute`, where an output that fits into the memory ``targets`` has for
+its name may be written to the start of that; its array then is a view of it. What does not fit is no error."""
+
+
 class Instance(Protocol):
     """One executable copy of a model. The engine never runs two executions of one instance at a time.
 
     ``execute`` runs on the instance's thread. An instance may have an attribute ``may_run_inline``; where it is true
     (native code that waits for nothing), a model that proves to be fast runs on the loop thread instead.
+
+    It may also have an ``execute_into`` (see `ExecuteInto`), for large outputs whose memory the caller provides.
     """
 
     def execute(self, inputs: dict[str, Array]) -> dict[str, Array]:

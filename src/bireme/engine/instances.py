@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from bireme.backends.interface import Instance, Placement
+from bireme.backends.interface import ExecuteInto, Instance, Placement
 from bireme.engine.batch import GatherBuffers
 from bireme.types import BiremeError, Execution, Tensor
 
@@ -56,13 +56,25 @@ class CompletionQueue:
 class InstanceSlot:
     """One instance with its gather buffers and, once it has been needed, its thread."""
 
-    __slots__ = ("_completions", "_finish", "_jobs", "_run", "_thread", "buffers", "instance", "placement")
+    __slots__ = (
+        "_completions",
+        "_finish",
+        "_jobs",
+        "_run",
+        "_thread",
+        "buffers",
+        "execute_into",
+        "instance",
+        "placement",
+    )
 
     def __init__(
         self, placement: Placement, instance: Instance, run: Run, finish: Finish, completions: CompletionQueue
     ) -> None:
         self.placement = placement
         self.instance = instance
+        self.execute_into: ExecuteInto | None = getattr(instance, "execute_into", None)
+        """For a single request that brings memory for its outputs; None: the instance has no such thing."""
         self.buffers = GatherBuffers()
         self._run = run
         self._finish = finish

@@ -258,7 +258,11 @@ class Model:
         try:
             inputs = self._plan.gather(requests, execution.batch_size, slot.buffers)
             execution.compute_input_end_ns = _now_ns()
-            outputs = slot.instance.execute(inputs)
+            targets = requests[0].targets
+            if targets is None or slot.execute_into is None or len(requests) > 1:
+                outputs = slot.instance.execute(inputs)
+            else:
+                outputs = slot.execute_into(inputs, targets)
             execution.compute_output_start_ns = _now_ns()
             results: Results = self._plan.scatter(outputs, requests)
         except Exception as error:  # noqa: BLE001 - whatever a framework raises becomes the answer

@@ -29,7 +29,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from bireme.types import AlreadyExists, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
-from bireme.wire.regions import region_not_found
+from bireme.wire.regions import Place, region_not_found
 
 try:
     _posixshmem: Any = import_module("_posixshmem")
@@ -76,6 +76,8 @@ class RegionMapping(mmap.mmap):
     fd: int
     end: int
     """Where the part ends: the size that the object must keep."""
+    file: tuple[int, int]
+    """Device and number of the object: the same for all mappings of it."""
     _reserved: list[tuple[int, int]]
     """Parts that have memory; no two of them touch."""
 
@@ -95,6 +97,8 @@ class RegionMapping(mmap.mmap):
             os.close(fd)
             raise
         mapping.fd = fd
+        status = os.fstat(fd)
+        mapping.file = (status.st_dev, status.st_ino)
         mapping.end = offset + byte_size
         mapping._reserved = []
         return mapping
@@ -134,10 +138,12 @@ class RegionMapping(mmap.mmap):
 class _MappedRegion(NamedTuple):
     """A registered region and its memory."""
 
-    system: SystemRegion
     mapping: RegionMapping
     memory: memoryview
     """Exactly the region."""
+    offset: int
+    byte_size: int
+    system: SystemRegion
 
 
 class SharedMemoryRegions:
@@ -166,25 +172,35 @@ class SharedMemoryRegions:
         found = self._regions.get(region)
         if found is None:
             raise region_not_found(region)
-        (_, key, start, size), mapping, memory = found
+        mapping, memory, start, size, system = found
         stop = offset + byte_size
         if not 0 <= offset < size:
             raise InvalidArgument(f"Invalid offset for shared memory region: '{region}'")
         if not offset <= stop <= size:
             raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{region}'")
-        if not mapping.is_intact:
+        if mapping.size() < mapping.end:
             raise InvalidArgument(
-                f"shared memory region '{region}' has lost memory: object '{key}' has {mapping.size()} bytes, and was "
-                f"registered up to byte {mapping.end}; unregister the region and register it again"
+                f"shared memory region '{region}' has lost memory: object '{system.key}' has {mapping.size()} bytes, and "
+                f"was registered up to byte {mapping.end}; unregister the region and register it again"
             )
         try:
             mapping.reserve(start + offset, start + stop)
         except OSError as error:
             raise Unavailable(
-                f"shared memory region '{region}': no memory for {byte_size} bytes at offset {offset} of object '{key}': "
-                f"{error.strerror}; in containers, /dev/shm may be too small (--shm-size)"
+                f"shared memory region '{region}': no memory for {byte_size} bytes at offset {offset} of object "
+                f"'{system.key}': {error.strerror}; in containers, /dev/shm may be too small (--shm-size)"
             ) from error
         return memory[offset:stop]
+
+    def overlap(self, first: Place, second: Place) -> bool:
+        """Whether two places inside registered regions share memory, be it by two names of one object."""
+        region, other = self._regions[first.region], self._regions[second.region]
+        start, other_start = region.offset + first.offset, other.offset + second.offset
+        return (
+            region.mapping.file == other.mapping.file
+            and start < other_start + second.byte_size
+            and other_start < start + first.byte_size
+        )
 
     # System regions
 
@@ -211,7 +227,8 @@ class SharedMemoryRegions:
             )
         mapping = _map(name, key, path, offset, byte_size)
         memory = memoryview(mapping)[len(mapping) - byte_size :]
-        self._regions[name] = _MappedRegion(SystemRegion(name, key, offset, byte_size), mapping, memory)
+        system = SystemRegion(name, key, offset, byte_size)
+        self._regions[name] = _MappedRegion(mapping, memory, offset, byte_size, system)
 
     def system_status(self, name: str = "") -> list[SystemRegion]:
         """Return the region ``name``, or all of them in the order of their names.

@@ -68,6 +68,7 @@ class InferenceRequest:
         "sequence_id",
         "sequence_start",
         "start_ns",
+        "targets",
         "timeout_us",
     )
 
@@ -105,6 +106,9 @@ class InferenceRequest:
         self.respond = respond
         self.context = context
         """The caller's own; the engine never looks at it."""
+        self.targets: dict[str, memoryview] | None = None
+        """Writable memory for large outputs, by name. A backend that can puts an output there, if it fits; the array in
+        the response then is a view of it. The caller looks, and copies what was not put there."""
 
         self.batch_size = 1
         """Rows this request adds to a batch."""

@@ -82,7 +82,8 @@ def copies_much(response: InferenceResponse, by_name: Mapping[str, WantedOutput]
         choice = by_name.get(tensor.name)
         if choice is not None and choice.region is not None:
             # BYTES that are to be encoded go in steps, each of which holds the GIL: they do not belong on a thread.
-            num_bytes += tensor.nbytes if tensor.datatype != "BYTES" or tensor.is_encoded else 0
+            is_copied = tensor.is_encoded if tensor.datatype == "BYTES" else not choice.region.has(tensor)
+            num_bytes += tensor.nbytes if is_copied else 0
     return num_bytes > MAX_COPY_BYTES
 
 

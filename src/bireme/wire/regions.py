@@ -6,12 +6,25 @@ the request is done with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
 from bireme.types import Buffer, Internal, InvalidArgument, NotFound, Tensor
+
+MIN_TARGET_BYTES: Final = 1 << 20
+"""Size from which on it pays to have a backend write an output where it is wanted, instead of copying it there."""
+
+_SMALL_BYTES = 4096
+
+
+class Place(NamedTuple):
+    """A part of a shared memory region."""
+
+    region: str
+    offset: int
+    byte_size: int
 
 
 class Regions(Protocol):
@@ -32,6 +45,10 @@ class Regions(Protocol):
         """
         ...
 
+    def overlap(self, first: Place, second: Place) -> bool:
+        """Whether two places, of which slices were given, share memory: also by two names of the same memory."""
+        ...
+
 
 class NoRegions:
     """For where nothing is registered."""
@@ -42,6 +59,10 @@ class NoRegions:
     def slice(self, region: str, offset: int, byte_size: int) -> memoryview:  # noqa: ARG002
         """Find nothing."""
         raise region_not_found(region)
+
+    def overlap(self, first: Place, second: Place) -> bool:  # noqa: ARG002
+        """Return False: nothing shares memory."""
+        return False
 
 
 NO_REGIONS = NoRegions()
@@ -61,6 +82,19 @@ class OutputRegion(NamedTuple):
     memory: memoryview
     """Writable; keeps the region mapped."""
 
+    @property
+    def place(self) -> Place:
+        """Which part that is."""
+        return Place(self.name, self.offset, self.byte_size)
+
+    def has(self, tensor: Tensor) -> bool:
+        """Whether ``tensor`` is here already: the backend wrote it where it's wanted."""
+        if self.byte_size < MIN_TARGET_BYTES or tensor.datatype == "BYTES":
+            return False
+        array = tensor.to_numpy()
+        start: int = np.frombuffer(self.memory, np.uint8).ctypes.data
+        return array.ctypes.data == start and array.nbytes <= self.byte_size and array.flags.c_contiguous
+
     def write(self, tensor: Tensor) -> int:
         """Copy the wire form of ``tensor`` to the start of this part, once; return its size in bytes.
 
@@ -71,10 +105,13 @@ class OutputRegion(NamedTuple):
         if tensor.datatype == "BYTES":
             return self.write_pieces(tensor.name, [tensor.to_buffer()])
         array = tensor.to_numpy()
-        self._check(tensor.name, array.nbytes)
-        if array.nbytes:
+        nbytes = array.nbytes
+        self._check(tensor.name, nbytes)
+        if nbytes <= _SMALL_BYTES:
+            self.memory[:nbytes] = array.tobytes()  # 0.3 µs, where an array to copy to takes 0.9
+        elif not self.has(tensor):
             np.copyto(np.ndarray(array.shape, array.dtype, self.memory), array)
-        return array.nbytes
+        return nbytes
 
     def write_pieces(self, name: str, pieces: Sequence[Buffer]) -> int:
         """As `write`, for output ``name`` whose wire form is ``pieces``."""
@@ -99,3 +136,22 @@ class OutputRegion(NamedTuple):
                 f"shared memory region '{self.name}' has become smaller since the request for output '{output}' came; "
                 f"unregister the region and register it again"
             )
+
+
+def find_targets(
+    regions: Regions, inputs: Iterable[Place], outputs: Mapping[str, OutputRegion]
+) -> dict[str, memoryview] | None:
+    """Return the memory into which a backend may write outputs while it runs, by name; None: there's none.
+
+    That is where large ``outputs`` are wanted, unless an input lies there, too: it would be written to while it's read.
+    """
+    large = {name: output for name, output in outputs.items() if output.byte_size >= MIN_TARGET_BYTES}
+    if not large:
+        return None
+    places = tuple(inputs)
+    targets = {
+        name: output.memory
+        for name, output in large.items()
+        if not any(regions.overlap(place, output.place) for place in places)
+    }
+    return targets or None

@@ -16,7 +16,7 @@ from typing import Any, Final
 from bireme.backends.cpu_limit import cpu_limit
 from bireme.backends.interface import ModelContext, Placement
 from bireme.backends.onnxruntime.config_check import find_faults
-from bireme.backends.onnxruntime.instance import OnnxInstance, check_mix, make_execute
+from bireme.backends.onnxruntime.instance import OnnxInstance, check_mix, make_execute, make_execute_into
 from bireme.backends.onnxruntime.runtime import log
 from bireme.backends.onnxruntime.session import open_session
 from bireme.backends.onnxruntime.settings import ModelSettings, read_backend_settings, read_model_settings
@@ -99,7 +99,9 @@ class OnnxModel:
                 f"instance '{placement.name}' of model '{self._config.name}': KIND_GPU is not supported yet by the "
                 f"onnxruntime backend; use KIND_CPU or KIND_AUTO"
             )
-        return OnnxInstance(make_execute(self._session, self._config, self.signature, self._settings))
+        model = (self._session, self._config, self.signature, self._settings)
+        execute = make_execute(*model)
+        return OnnxInstance(execute, make_execute_into(*model, execute))
 
     def close(self) -> None:
         """Give the session back. Results that are still held keep their own memory."""

@@ -23,11 +23,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from bireme.backends.interface import ExecuteInto
+from bireme.backends.onnxruntime.direct_output import DirectOutput
 from bireme.backends.onnxruntime.runtime import ort
 from bireme.backends.onnxruntime.settings import ARENA_SHRINKAGE, ModelSettings
 from bireme.backends.onnxruntime.signature import Signature
 from bireme.config import ModelConfig
-from bireme.types import Array, BackendFailed, InvalidArgument
+from bireme.config.model_config import ModelOutput
+from bireme.types import Array, BackendFailed, InvalidArgument, datatypes
 
 Execute = Callable[[dict[str, Array]], dict[str, Array]]
 
@@ -38,17 +41,20 @@ _FATAL: Final = 4
 class OnnxInstance:
     """Runs the shared session. ``execute`` is chosen when the instance is made, see the module."""
 
-    __slots__ = ("execute",)
+    __slots__ = ("execute", "execute_into")
 
     may_run_inline: Final = True
     """It is native code that waits for nothing: a fast model may run on the loop thread."""
 
-    def __init__(self, execute: Execute) -> None:
+    def __init__(self, execute: Execute, execute_into: ExecuteInto | None = None) -> None:
         self.execute = execute
+        self.execute_into = execute_into
+        """None: the model's data types do not allow it."""
 
     def close(self) -> None:
         """Let go of the session."""
         self.execute = _closed
+        self.execute_into = None
 
 
 def make_execute(session: Any, config: ModelConfig, signature: Signature, settings: ModelSettings) -> Execute:
@@ -64,6 +70,24 @@ def make_execute(session: Any, config: ModelConfig, signature: Signature, settin
     if _uses(config, signature, "BYTES"):
         execute = _with_texts(execute)
     return _with_scalars(execute, *scalars)
+
+
+def make_execute_into(
+    session: Any, config: ModelConfig, signature: Signature, settings: ModelSettings, execute: Execute
+) -> ExecuteInto | None:
+    """Return the function that runs ``session`` with outputs in given memory; None: the model can't be run so.
+
+    ``execute`` does what it cannot.
+    """
+    has_scalars = any(_scalar_shapes(config, signature))
+    if has_scalars or _uses(config, signature, "BYTES") or _uses(config, signature, "BF16"):
+        return None
+    outputs = [(output.name, _dtype_of(output)) for output in config.output]
+    return DirectOutput(session, outputs, _run_options(settings), execute)
+
+
+def _dtype_of(output: ModelOutput) -> np.dtype[Any]:
+    return datatypes.NUMPY_DTYPES[datatypes.from_config_name(output.data_type)]
 
 
 def check_mix(config: ModelConfig, signature: Signature) -> None:

@@ -87,10 +87,14 @@ def _encode_binary(body: EncodedBody, response: InferenceResponse, wanted: Wante
         key = (name, datatype, tensor.shape)
         if by_name is not None and (choice := by_name.get(name)) is not None:
             if not choice.binary or choice.classification:
-                num_copied += tensor.nbytes
-                if choice.region is None or num_copied > MAX_COPY_BYTES:
+                region = choice.region
+                if region is None:
                     return False
-                choice.region.write(tensor)
+                if not region.has(tensor):
+                    num_copied += tensor.nbytes
+                    if num_copied > MAX_COPY_BYTES:
+                        return False
+                    region.write(tensor)
                 fragments.append(_output_fragment(key)[:-1] + b"}")
                 continue
         elif not wanted.default_binary:

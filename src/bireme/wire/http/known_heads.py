@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 
 from bireme.types import Buffer, InferenceRequest, Respond, Tensor
-from bireme.wire.http.region_place import Place, read_place
-from bireme.wire.regions import OutputRegion, Regions
+from bireme.wire.http.region_place import input_places, read_place
+from bireme.wire.regions import MIN_TARGET_BYTES, OutputRegion, Place, Regions, find_targets
 from bireme.wire.wanted_outputs import WantedOutput, WantedOutputs
 
 MAX_HEAD_BYTES: Final = 2048
@@ -70,7 +70,7 @@ class HeadLayout:
 class RegionLayout:
     """What a head says that names shared memory."""
 
-    __slots__ = ("_default_binary", "_outputs", "_tensors", "_wanted", "nbytes")
+    __slots__ = ("_default_binary", "_has_large", "_outputs", "_places", "_tensors", "_wanted", "nbytes")
 
     def __init__(self, request: InferenceRequest, document: dict[str, Any]) -> None:
         """Take the layout from the first request with this head, and from the JSON where regions are named."""
@@ -80,7 +80,7 @@ class RegionLayout:
         self._wanted: tuple[tuple[str, WantedOutput | Place], ...] | None = None
         if wanted.by_name is not None:
             self._wanted = tuple(
-                (name, choice if choice.region is None else Place(*choice.region[:3]))
+                (name, choice if choice.region is None else choice.region.place)
                 for name, choice in wanted.by_name.items()
             )
         tensors: list[tuple[str, str, tuple[int, ...], np.dtype[Any] | None, Place | None, int]] = []
@@ -94,6 +94,11 @@ class RegionLayout:
             tensors.append((tensor.name, tensor.datatype, tensor.shape, dtype, place, nbytes))
             self.nbytes += nbytes
         self._tensors = tuple(tensors)
+        self._places = tuple(input_places(document["inputs"]))
+        self._has_large = any(
+            isinstance(choice, Place) and choice.byte_size >= MIN_TARGET_BYTES
+            for _, choice in self._wanted or ()
+        )
 
     def make_request(
         self,
@@ -123,19 +128,29 @@ class RegionLayout:
                 inputs[name] = Tensor(name, datatype, shape, np.ndarray(shape, dtype, memory))
         request = InferenceRequest(model_name, inputs, respond, model_version=model_version)
         request.outputs = self._outputs
-        request.context = self._make_context(regions)
+        if self._wanted is None:
+            request.context = WantedOutputs(default_binary=self._default_binary)
+        else:
+            self._want(request, self._wanted, regions)
         return request
 
-    def _make_context(self, regions: Regions) -> WantedOutputs:
-        if self._wanted is None:
-            return WantedOutputs(default_binary=self._default_binary)
+    def _want(
+        self,
+        request: InferenceRequest,
+        wanted: tuple[tuple[str, WantedOutput | Place], ...],
+        regions: Regions,
+    ) -> None:
         by_name: dict[str, WantedOutput] = {}
-        for name, choice in self._wanted:
+        placed: dict[str, OutputRegion] = {}
+        for name, choice in wanted:
             if isinstance(choice, WantedOutput):
                 by_name[name] = choice
             else:
-                by_name[name] = WantedOutput(region=OutputRegion(*choice, regions.slice(*choice)))
-        return WantedOutputs(default_binary=self._default_binary, by_name=by_name)
+                region = placed[name] = OutputRegion(*choice, regions.slice(*choice))
+                by_name[name] = WantedOutput(region=region)
+        request.context = WantedOutputs(default_binary=self._default_binary, by_name=by_name)
+        if self._has_large:
+            request.targets = find_targets(regions, self._places, placed)
 
 
 _layouts: dict[bytes, HeadLayout | RegionLayout] = {}

@@ -5,17 +5,11 @@ Source: Triton ``http_server.cc`` (``CheckSharedMemoryData``).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from bireme.wire.http.json_text import ABSENT, wrong_member
-
-
-class Place(NamedTuple):
-    """A part of a shared memory region."""
-
-    region: str
-    offset: int
-    byte_size: int
+from bireme.wire.regions import Place
 
 
 def read_place(owner: str, parameters: Any) -> Place:
@@ -33,3 +27,11 @@ def read_place(owner: str, parameters: Any) -> Place:
         if type(value) is not int or value < 0:
             raise wrong_member(key, owner, "an unsigned integer", value)
     return Place(region, offset, byte_size)
+
+
+def input_places(items: Iterable[dict[str, Any]]) -> Iterator[Place]:
+    """Yield the places of those inputs that lie in shared memory; all have been found good."""
+    for item in items:
+        parameters = item.get("parameters")
+        if parameters and "shared_memory_region" in parameters:
+            yield read_place(item["name"], parameters)

@@ -12,6 +12,7 @@ from bireme.types import Buffer, InferenceRequest, InferenceResponse, InvalidArg
 from bireme.wire.http.infer_request import parse_document, request_from_document
 from bireme.wire.http.json_text import write_json
 from bireme.wire.http.limits import Limits
+from bireme.wire.regions import Place
 
 _ALIGNMENT = 64
 """The first tensor starts at a multiple of it, for the sake of vector instructions."""
@@ -63,6 +64,9 @@ class _AnyRegion:
 
     def slice(self, region: str, offset: int, byte_size: int) -> memoryview:  # noqa: ARG002
         return memoryview(b"")
+
+    def overlap(self, first: Place, second: Place) -> bool:  # noqa: ARG002
+        return True
 
 
 _ANY_REGION = _AnyRegion()
