@@ -1,1 +1,6 @@
-"""The v2 protocol over gRPC: connections, calls, and one handler per method."""
+"""The gRPC front end: connections, calls and the methods that they reach."""
+
+from bireme.frontend.grpc.frontend import GrpcFrontend
+from bireme.frontend.grpc.options import GrpcOptions
+
+__all__ = ["GrpcFrontend", "GrpcOptions"]

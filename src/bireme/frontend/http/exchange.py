@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from bireme.engine.model import Model
 from bireme.frontend.http.errors import status_of
 from bireme.frontend.http.head import RefusedRequest, RequestHead
-from bireme.frontend.http.memory import allocate_body
+from bireme.frontend.memory import allocate_body
 from bireme.telemetry import log as server_log
 from bireme.types import BiremeError, Buffer, InferenceRequest, InferenceResponse, Unavailable
 from bireme.wire.http import error_body

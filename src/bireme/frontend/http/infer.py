@@ -20,8 +20,8 @@ from bireme.frontend.http.api import Api
 from bireme.frontend.http.errors import status_of
 from bireme.frontend.http.exchange import JSON, STATUS_LINES, Exchange, Route
 from bireme.frontend.http.head import RefusedRequest, RequestHead
-from bireme.frontend.http.memory import allocate_body
 from bireme.frontend.http.target import Target
+from bireme.frontend.memory import allocate_body
 from bireme.ipc import json_offload
 from bireme.ipc.segment import Segment
 from bireme.types import (

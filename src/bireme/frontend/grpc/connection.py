@@ -1,0 +1,324 @@
+"""GrpcConnection: one client's connection: a transport on one side, `Http2Connection` and its calls on the other.
+
+Everything that one readable event brings is handled before anything is written, so the answers that are there at once
+go out in one write. Source: gRPC over HTTP/2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from bireme.frontend.grpc.keepalive import Due, Keepalive
+from bireme.telemetry import log as server_log
+from bireme.wire.grpc.status import Status
+from bireme.wire.http2 import ErrorCode, Http2Connection, Receiver, Stream
+
+if TYPE_CHECKING:
+    from bireme.frontend.grpc.listener import GrpcListener
+
+log = server_log.get_logger(__name__)
+
+_JOIN_LIMIT: Final = 64 << 10
+"""Output up to this size is joined and written by one plain ``write``; larger output is gathered without a copy."""
+_WRITE_BUFFER: Final = 1 << 20
+"""Bytes that the transport holds before it asks for a pause; more make no write larger, and cost memory."""
+_KEEPALIVE_DATA: Final = b"bireme ?"
+_LAST_STREAM: Final = (1 << 31) - 1
+_JITTER: Final = 0.1
+"""Connections of one moment do not all end at one moment."""
+
+
+class GrpcConnection(asyncio.BufferedProtocol):
+    """One client's connection. Everything runs on the loop thread."""
+
+    __slots__ = (
+        "_age_ms",
+        "_has_sent",
+        "_is_draining",
+        "_is_receiving",
+        "_is_retired",
+        "_keepalive",
+        "_listener",
+        "_max_age_ms",
+        "_num_received",
+        "_scratch",
+        "_swept",
+        "_transport",
+        "_unsent_streams",
+        "_waiting",
+        "h2",
+        "is_lost",
+        "log_access",
+        "loop",
+        "memory",
+        "peer",
+        "statuses",
+    )
+
+    def __init__(self, listener: GrpcListener) -> None:
+        options = listener.grpc_options
+        self._listener = listener
+        self.loop = asyncio.get_running_loop()
+        self.log_access = listener.log_access
+        self.statuses = listener.statuses
+        self.memory = listener.memory
+        self._scratch = listener.scratch
+        self._transport: asyncio.Transport
+        self.h2 = Http2Connection(self, options.http2)
+        self.peer = ""
+        """The client's address, for the access log."""
+        self.is_lost = False
+        self._is_receiving = False
+        self._has_sent = False
+        """Whether a call was answered since the client's last ping."""
+        self._is_retired = False
+        self._is_draining = False
+        self._num_received = 0
+        self._waiting: deque[Any] = deque()
+        """Calls that go on when the client has taken earlier answers."""
+        self._unsent_streams: dict[int, Stream] = {}
+        """Streams with answers that the client has not taken yet."""
+        self._keepalive = Keepalive(options, self._now_ms())
+        self._age_ms = 0
+        self._max_age_ms = options.max_connection_age_ms * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
+        self._swept: dict[int, tuple[int, int]] = {}
+
+    def _now_ms(self) -> int:
+        return int(self.loop.time() * 1000)
+
+    # Transport → protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, unless TLS has agreed on another protocol."""
+        self._transport = transport  # type: ignore[assignment]
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER)
+        self._listener.add(self)
+        if self.log_access is not None:
+            self.peer = self._listener.name_peer(transport)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != "h2":
+            log.info("a TLS client did not offer h2 by ALPN, which gRPC needs: connection closed")
+            self._transport.close()
+            return
+        self._write()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Return where the next bytes go: the scratch buffer, or the memory of a large message."""
+        return self.h2.get_buffer(self._scratch)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what came, and write what that leads to."""
+        self._num_received += 1
+        self._is_receiving = True
+        try:
+            self.h2.received(nbytes)
+        except Exception:  # the connection ends; others go on
+            log.exception("%r failed", self)
+        self._is_receiving = False
+        self._write()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Cancel what the client no longer waits for."""
+        self.is_lost = True
+        self._is_receiving = True  # nothing is written any more
+        self.h2.connection_lost()
+        self._waiting.clear()
+        self._unsent_streams.clear()
+        self._listener.remove(self)
+
+    def pause_writing(self) -> None:
+        """Leave further data in the streams."""
+        self.h2.is_writable = False
+
+    def resume_writing(self) -> None:
+        """Move data on again."""
+        self.h2.resume()
+        self._write()
+
+    def _write(self) -> None:
+        if self.is_lost:
+            return
+        h2, transport = self.h2, self._transport
+        while output := h2.take_output():
+            if len(output) == 1:
+                transport.write(output[0])
+            elif sum(map(len, output)) <= _JOIN_LIMIT:
+                transport.write(b"".join(output))
+            else:
+                transport.writelines(output)
+        if h2.is_closed or (self._is_draining and not h2.streams):
+            self._close()
+        elif self._waiting and not self.is_clogged:
+            self.loop.call_soon(self._resume_waiting)
+
+    def _close(self) -> None:
+        if self._transport.is_closing():
+            return
+        if self.h2.close_reason:
+            log.debug("connection closed: %s", self.h2.close_reason)
+        self._transport.close()
+
+    # Calls
+
+    def flush(self, stream: Stream) -> None:
+        """Write what a call has put out for ``stream``, now or together with what else is being handled."""
+        self._has_sent = True
+        if stream.unsent_size:
+            self._unsent_streams[stream.id] = stream
+        if not self._is_receiving:
+            self._write()
+        busy_poll = self._listener.busy_poll
+        if busy_poll is not None and not self.h2.streams:
+            busy_poll.extend()
+
+    def refuse(self, stream: Stream, block: bytes, status: Status, text: str, path: bytes) -> None:
+        """Answer a call that cannot be taken by one ``block`` of headers."""
+        self.statuses[status] += 1
+        if server_log.verbose_enabled:
+            log.debug("gRPC call: %s refused with %s: %s", path.decode("latin-1"), status.name, text)
+        self.h2.finish(stream, block)
+        self.flush(stream)
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether the client must take answers before further calls begin."""
+        unsent = self._unsent_streams
+        if not unsent:
+            return False
+        total = 0
+        for stream_id, stream in tuple(unsent.items()):
+            if stream.unsent_size:
+                total += stream.unsent_size
+            else:
+                del unsent[stream_id]
+        return total > self._listener.grpc_options.max_unsent_bytes
+
+    def wait(self, call: Any) -> None:
+        """Have ``call.resume()`` called when the connection is not clogged any more."""
+        self._waiting.append(call)
+
+    def _resume_waiting(self) -> None:
+        while self._waiting and not self.is_clogged:
+            self._waiting.popleft().resume()
+
+    # HTTP/2 → calls
+
+    def open_stream(self, stream: Stream) -> Receiver:
+        """Begin a call."""
+        head = stream.head
+        route = head.route
+        if route is None:
+            route = head.route = self._listener.resolve(head)
+        receiver: Receiver = route.open(self, stream)
+        return receiver
+
+    def reset_stream(self, stream: Stream, code: int) -> None:  # noqa: ARG002
+        """Cancel a call."""
+        stream.receiver.cancel()  # type: ignore[attr-defined]
+
+    def stream_drained(self, stream: Stream) -> None:
+        """Let a call that waits for its client go on."""
+        self._unsent_streams.pop(stream.id, None)
+        stream.receiver.resume()  # type: ignore[attr-defined]
+
+    def ping_acknowledged(self, data: bytes) -> None:
+        """Nothing to do: whatever comes shows that the client is there."""
+
+    def ping_received(self) -> bool:
+        """Return whether the client may ping now; if not, the connection ends."""
+        if self._has_sent:
+            self._has_sent = False
+            self._keepalive.data_sent()
+        if self._keepalive.is_ping_welcome(self._now_ms(), has_calls=bool(self.h2.streams)):
+            return True
+        self.h2.go_away(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
+        return False
+
+    # The listener's side
+
+    def retire(self) -> None:
+        """Ask the client to open a new connection for its next calls; those that come meanwhile are taken."""
+        if not self._is_retired and not self.is_lost:
+            self._is_retired = True
+            self.h2.go_away(ErrorCode.NO_ERROR, last_stream_id=_LAST_STREAM)
+            self._write()
+
+    def drain(self) -> None:
+        """Take no more calls, and close when those there are have ended; at once when there are none."""
+        if self._is_draining or self.is_lost:
+            return
+        self._is_draining = self._is_retired = True
+        self.h2.go_away(ErrorCode.NO_ERROR)
+        for stream in tuple(self.h2.streams.values()):
+            stream.receiver.drain()  # type: ignore[attr-defined]
+        self._write()
+
+    def abort(self) -> None:
+        """Cut the connection; what is in flight is cancelled."""
+        self._transport.abort()
+
+    def sweep(self) -> None:
+        """Look at the clock for everything that may last too long."""
+        options = self._listener.grpc_options
+        interval_ms = int(self._listener.sweep_interval_s * 1000)
+        self.h2.tick()
+        self._sweep_age(interval_ms)
+        if self._has_sent:
+            self._has_sent = False
+            self._keepalive.data_sent()
+        due = self._keepalive.look(self._now_ms(), self._num_received, has_calls=bool(self.h2.streams))
+        if due is Due.PING:
+            self.h2.send_ping(_KEEPALIVE_DATA)
+        elif due is Due.LOST:
+            log.info("a client answered no ping for %d ms: connection closed", options.keepalive_timeout_ms)
+            self.abort()
+            return
+        if options.stall_timeout_s:
+            self._sweep_stalls(max(1, round(options.stall_timeout_s / self._listener.sweep_interval_s)))
+        self._write()
+
+    def _sweep_age(self, interval_ms: int) -> None:
+        if not self._max_age_ms:
+            return
+        self._age_ms += interval_ms
+        grace_ms = self._listener.grpc_options.max_connection_age_grace_ms
+        if self._age_ms < self._max_age_ms:
+            return
+        if not self._is_retired:
+            self.retire()
+        elif not self._is_draining:
+            self.h2.go_away(ErrorCode.NO_ERROR)
+            self._is_draining = True
+        elif grace_ms and self._age_ms >= self._max_age_ms + grace_ms:
+            self.abort()
+
+    def _sweep_stalls(self, most: int) -> None:
+        """End what has not come further for ``most`` sweeps: messages that arrive, and answers that are not taken."""
+        before, self._swept = self._swept, {}
+        unsent = {0: self._transport.get_write_buffer_size()}
+        for stream in tuple(self.h2.streams.values()):
+            stream.receiver.sweep(most)  # type: ignore[attr-defined]
+            if stream.unsent_size:
+                unsent[stream.id] = stream.unsent_size
+        for stream_id, size in unsent.items():
+            if not size:
+                continue
+            last_size, num_sweeps = before.get(stream_id, (-1, 0))
+            num_sweeps = num_sweeps + 1 if size == last_size else 0
+            self._swept[stream_id] = (size, num_sweeps)
+            if num_sweeps >= most:
+                self._give_up(stream_id)
+
+    def _give_up(self, stream_id: int) -> None:
+        stream = self.h2.streams.get(stream_id)
+        if stream is None:
+            self.abort()
+            return
+        stream.receiver.cancel()  # type: ignore[attr-defined]
+        self.h2.reset(stream, ErrorCode.CANCEL)
+
+    def __repr__(self) -> str:
+        return f"GrpcConnection({self.h2!r})"

@@ -1,0 +1,350 @@
+"""``ModelStreamInfer``: any number of requests and responses on one call.
+
+Requests begin in the order of their messages. Responses of models with one response each leave in that order, too, across
+models; those of decoupled models leave as they come. What is wrong with one request is a message, and the stream goes on;
+in strict mode (metadata ``triton_grpc_error: true``) an inference that fails ends the call with its status.
+
+Source: Triton ``stream_infer_handler.cc``, ``infer_handler.h`` (``GrpcErrorTracker``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from bireme.engine.model import Model
+from bireme.frontend.grpc.api import GrpcApi
+from bireme.frontend.grpc.call import INLINE_INFLATE_SIZE, Call, Route
+from bireme.frontend.grpc.connection import GrpcConnection
+from bireme.frontend.grpc.infer import (
+    SHUTTING_DOWN,
+    check_accepting,
+    check_bytes,
+    complete,
+    decode,
+    has_large_bytes,
+    is_decoupled,
+    is_heavy_to_decode,
+    pack,
+)
+from bireme.telemetry.log import get_logger
+from bireme.types import BiremeError, Buffer, InferenceRequest, InferenceResponse
+from bireme.wire.grpc import (
+    EncodedMessage,
+    UnreadableMessage,
+    encode_infer_response,
+    encode_stream_error,
+    encode_stream_final,
+    peek_request_id,
+)
+from bireme.wire.grpc.status import Refusal, Status
+from bireme.wire.http2 import Receiver, RequestHead, Stream
+
+log = get_logger(__name__)
+
+_STRICT: Final = (b"triton_grpc_error", b"true")
+_INTERNAL_ERROR = "internal error; the server's log has the details"
+
+
+class StreamInferRoute(Route):
+    """``ModelStreamInfer``."""
+
+    __slots__ = ("_api", "is_strict")
+
+    def __init__(self, api: GrpcApi, head: RequestHead) -> None:
+        super().__init__(head.path, api.options.max_message_size)
+        self._api = api
+        self.is_strict = _STRICT in head.headers
+
+    def open(self, connection: GrpcConnection, stream: Stream) -> Receiver:
+        """Begin a call."""
+        return StreamInferCall(self._api, connection, stream, self)
+
+
+class _Item:
+    """One request of a stream, and those of its responses that wait for their turn."""
+
+    __slots__ = ("call", "is_complete", "is_decoupled", "is_encoding", "memory", "model", "ready", "request")
+
+    def __init__(self, call: StreamInferCall, num_memory: int) -> None:
+        self.call = call
+        self.memory = num_memory
+        """Bytes of its message that count as received memory."""
+        self.request: InferenceRequest | None = None
+        self.model: Model | None = None
+        self.is_decoupled = False
+        self.is_complete = False
+        """Whether its last response has come."""
+        self.is_encoding = False
+        """Whether a response is being completed, so that later ones must wait."""
+        self.ready: deque[EncodedMessage | bytes | None] = deque()
+
+    def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        """Take a response of the engine; never raises."""
+        self.call.take_response(self, request, response)
+
+
+class StreamInferCall(Call):
+    """One ``ModelStreamInfer``."""
+
+    __slots__ = ("_has_ended", "_inbox", "_is_preparing", "_is_strict", "_items", "_max_items", "_order")
+
+    def __init__(
+        self, api: GrpcApi, connection: GrpcConnection, stream: Stream, route: StreamInferRoute
+    ) -> None:
+        super().__init__(api, connection, stream, route)
+        self._is_strict = route.is_strict
+        self._max_items = api.options.max_held_requests
+        self._inbox: deque[tuple[Buffer, bool, int]] = deque()
+        """Messages that have not begun: whether they are compressed, and the memory that they count for."""
+        self._is_preparing = False
+        """Whether a request is being decoded beside the loop; those behind it wait, to keep their order."""
+        self._items: dict[_Item, None] = {}
+        """Requests that are not over."""
+        self._order: deque[_Item] = deque()
+        """Those of them with one response, in the order in which the responses leave."""
+        self._has_ended = False
+
+    # Requests in
+
+    def take_message(self, message: Buffer, is_compressed: bool) -> None:  # noqa: FBT001
+        """Begin a request, or keep it until its turn."""
+        self.bytes_in += len(message)
+        num_memory, self._num_memory = self._num_memory, 0
+        self._inbox.append((message, is_compressed, num_memory))
+        self._begin_waiting()
+
+    def take_end(self) -> None:
+        """Take the end of the requests; the call goes on until all of them are answered."""
+        self._has_ended = True
+        self._end_if_over()
+
+    def resume(self) -> None:
+        """Begin what had to wait for the client to take its responses."""
+        self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        inbox = self._inbox
+        while inbox and not self._is_preparing and not self.is_done and len(self._items) < self._max_items:
+            if self.connection.is_clogged:
+                self.connection.wait(self)
+                return
+            message, is_compressed, num_memory = inbox.popleft()
+            self._begin(message, _Item(self, num_memory), is_compressed=is_compressed)
+
+    def _begin(self, message: Buffer, item: _Item, *, is_compressed: bool) -> None:
+        self._items[item] = None
+        try:
+            check_accepting(self.api)
+            if is_compressed and len(message) > INLINE_INFLATE_SIZE:
+                self._prepare(item, message, is_compressed=True)
+                return
+            if is_compressed:
+                message = self.inflate(message)
+            if is_heavy_to_decode(message):
+                self._prepare(item, message, is_compressed=False)
+                return
+            self._submit(item, decode(self.api, self.route, message, item.respond), message)
+        except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
+            self._refuse_item(item, message, error)
+
+    def _prepare(self, item: _Item, message: Buffer, *, is_compressed: bool) -> None:
+        self._is_preparing = True
+        self.work = self.api.spawn_preparation(self, self._begin_beside(item, message, is_compressed))
+
+    async def _begin_beside(self, item: _Item, message: Buffer, is_compressed: bool) -> None:  # noqa: FBT001
+        """Do in a thread what would hold up the loop, then go on as usual."""
+        try:
+            if is_compressed:
+                message = await self.api.in_thread(self.inflate, message)
+            request = await self.api.in_thread(decode, self.api, self.route, message, item.respond)
+            self._submit(item, request, message)
+        except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
+            self._refuse_item(item, message, error)
+        finally:
+            self._is_preparing = False
+        self._begin_waiting()
+        self._end_if_over()
+
+    def _submit(self, item: _Item, request: InferenceRequest, message: Buffer) -> None:
+        server = self.api.server
+        model = server.model(request.model_name, request.model_version)
+        item.request = request
+        item.model = model
+        item.is_decoupled = is_decoupled(model)
+        if not item.is_decoupled:
+            self._order.append(item)
+        if has_large_bytes(self.api, request, message):
+            self._is_preparing = True
+            self.work = self.api.spawn_preparation(self, self._submit_bytes(item, request))
+            return
+        server.submit(request)
+
+    async def _submit_bytes(self, item: _Item, request: InferenceRequest) -> None:
+        try:
+            item.model = await check_bytes(self.api, request)
+            self.api.server.submit(request)
+        except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
+            self._refuse_item(item, b"", error)
+        finally:
+            self._is_preparing = False
+        self._begin_waiting()
+        self._end_if_over()
+
+    def _refuse_item(self, item: _Item, message: Buffer, error: Exception) -> None:
+        """Tell what is wrong with a request that did not reach its model."""
+        if self.is_done:
+            return
+        if isinstance(error, (Refusal, UnreadableMessage)):  # what follows such a message cannot be trusted
+            self.give_up()
+            self.take_error(error)
+            return
+        request_id = item.request.id if item.request is not None else peek_request_id(message)
+        if not item.is_decoupled and item.request is None:
+            self._order.append(item)
+        item.is_complete = True
+        item.ready.append(encode_stream_error(self._text_of(error), id=request_id))
+        self._send_ready(item)
+
+    def _text_of(self, error: Exception) -> str:
+        if isinstance(error, BiremeError):
+            return error.message
+        log.error("%r failed", self, exc_info=error)
+        return _INTERNAL_ERROR
+
+    # Responses out
+
+    def take_response(self, item: _Item, request: InferenceRequest, response: InferenceResponse) -> None:
+        """Send a response, now or when its turn has come."""
+        item.is_complete = response.final
+        if self.is_done:
+            return
+        try:
+            if response.error is None:
+                item.ready.append(self._encode(item, request, response))
+            elif self._is_strict:
+                self._items.pop(item, None)
+                self.give_up()
+                self.take_error(response.error)
+                return
+            else:
+                item.ready.append(_encode_error(self._text_of(response.error), request, response))
+        except Exception as error:  # noqa: BLE001 (the engine must not be told of it: the client is)
+            item.ready.append(_encode_error(self._text_of(error), request, response))
+        self._send_ready(item)
+
+    def _encode(
+        self, item: _Item, request: InferenceRequest, response: InferenceResponse
+    ) -> EncodedMessage | bytes | None:
+        """Return what to send for ``response``; None: nothing."""
+        if item.is_decoupled and response.final and not response.outputs:
+            if not request.context.empty_final:
+                return None
+            return encode_stream_final(
+                id=request.id, model_name=response.model_name, model_version=response.model_version
+            )
+        model = item.model
+        assert model is not None
+        return encode_infer_response(
+            response,
+            request.context,
+            model.labels,
+            has_batch_dim=model.max_batch_size > 0,
+            final=response.final,
+            stream=True,
+        )
+
+    def _send_ready(self, item: _Item) -> None:
+        """Send the responses whose turn has come: those of ``item``, and of what stood behind it."""
+        if item.is_decoupled:
+            self._send_item(item)
+        else:
+            order = self._order
+            while order and self._send_item(order[0]):
+                order.popleft()
+        if self._inbox:
+            self._begin_waiting()
+        self._end_if_over()
+
+    def _send_item(self, item: _Item) -> bool:
+        """Send what is ready of ``item``; return whether it is over."""
+        ready = item.ready
+        while ready and not item.is_encoding and not self.is_done:
+            encoded = ready.popleft()
+            if encoded is None:
+                continue
+            if isinstance(encoded, bytes):
+                self.send((encoded,), len(encoded))
+            elif encoded.is_complete and self.route.accepted is None:
+                self.send(encoded.pieces, encoded.nbytes)
+            else:
+                item.is_encoding = True
+                self.api.spawn(self, self._finish(item, encoded))
+        if ready or item.is_encoding or not item.is_complete:
+            return False
+        self._close(item)
+        return True
+
+    async def _finish(self, item: _Item, encoded: EncodedMessage) -> None:
+        """Complete a response that takes its time, and then what waits behind it."""
+        try:
+            await complete(self.api, encoded)
+            encoding = self.route.accepted
+            packed = None if encoding is None else await pack(self.api, encoded, encoding)
+            if packed is None:
+                self.send(encoded.pieces, encoded.nbytes)
+            else:
+                self.send((packed,), len(packed), is_compressed=True)
+        except BiremeError as error:
+            request = item.request
+            data = encode_stream_error(error.message, id="" if request is None else request.id)
+            self.send((data,), len(data))
+        item.is_encoding = False
+        self._send_ready(item)
+
+    # The end
+
+    def _close(self, item: _Item) -> None:
+        self._items.pop(item, None)
+        if item.memory:
+            self.connection.memory.give_back(item.memory)
+            item.memory = 0
+        item.request = None  # breaks the cycle of item and request
+
+    def _end_if_over(self) -> None:
+        if self._has_ended and not self._items and not self._inbox and not self._is_preparing:
+            self.succeed()
+
+    def give_up(self) -> None:
+        """Take back every request that is not over."""
+        if self.work is not None:
+            self.work.cancel()
+        server = self.api.server
+        for item in tuple(self._items):
+            if item.request is not None and not item.is_complete:
+                server.cancel(item.request)
+
+    def drain(self) -> None:
+        """End the call if no request of it is under way."""
+        if not self._items and not self._inbox:
+            self.fail(Status.UNAVAILABLE, SHUTTING_DOWN)
+
+    def _settle(self) -> None:
+        memory = self.connection.memory
+        for item in tuple(self._items):
+            self._close(item)
+        for _, _, num_memory in self._inbox:
+            memory.give_back(num_memory)
+        self._inbox.clear()
+        self._order.clear()
+        super()._settle()
+
+
+def _encode_error(text: str, request: InferenceRequest, response: InferenceResponse) -> bytes:
+    return encode_stream_error(
+        text,
+        id=request.id,
+        model_name=request.model_name,
+        model_version=request.model_version,
+        final=response.final,
+    )
