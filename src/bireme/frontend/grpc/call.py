@@ -197,8 +197,18 @@ class Call(MessageReader):
 
     def fail(self, status: Status, text: str) -> None:
         """End the call with ``status``, behind all messages that were sent."""
+        if not self.is_done:
+            self._conclude(status, text)
+
+    def abort(self, error: BaseException) -> None:
+        """End the call with ``error``, and let go of all that is under way for it."""
         if self.is_done:
             return
+        self.is_done = True  # what the engine answers from now on has no effect
+        self.give_up()
+        self._conclude(*self._describe(error))
+
+    def _conclude(self, status: Status, text: str) -> None:
         self.status = status
         self.error = text
         self._settle()
@@ -214,13 +224,16 @@ class Call(MessageReader):
 
     def take_error(self, error: BaseException) -> None:
         """End the call with ``error``: what was not foreseen is logged, and the client learns nothing of it."""
+        if not self.is_done:
+            self._conclude(*self._describe(error))
+
+    def _describe(self, error: BaseException) -> tuple[Status, str]:
         if isinstance(error, BiremeError):
-            self.fail(status_of(error), error.message)
-        elif isinstance(error, Refusal):
-            self.fail(error.status, error.text)
-        else:
-            log.error("%r failed", self, exc_info=error)
-            self.fail(Status.INTERNAL, _INTERNAL_ERROR)
+            return status_of(error), error.message
+        if isinstance(error, Refusal):
+            return error.status, error.text
+        log.error("%r failed", self, exc_info=error)
+        return Status.INTERNAL, _INTERNAL_ERROR
 
     # The end
 
@@ -228,15 +241,14 @@ class Call(MessageReader):
         """The client has left."""
         if self.is_done:
             return
-        self.status = Status.CANCELLED
+        self.is_done = True
         self.give_up()
+        self.status = Status.CANCELLED
         self._settle()
 
     def _expire(self) -> None:
         self._timer = None
-        if not self.is_done:
-            self.give_up()
-            self.fail(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        self.abort(Refusal(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))
 
     def give_up(self) -> None:
         """Let go of what is under way for a client that waits no longer."""

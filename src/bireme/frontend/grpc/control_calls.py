@@ -16,7 +16,7 @@ from bireme.frontend.grpc.connection import GrpcConnection
 from bireme.frontend.grpc.methods import StreamMethod, UnaryMethod
 from bireme.types import Buffer
 from bireme.wire.grpc import UnreadableMessage, message_class
-from bireme.wire.grpc.status import Status
+from bireme.wire.grpc.status import Refusal, Status
 from bireme.wire.http2 import Receiver, Stream
 
 _MAX_UNSENT_BYTES = 1 << 20
@@ -114,16 +114,14 @@ class StreamCall(Call):
 
     def drain(self) -> None:
         """End the call: such streams have no end of their own."""
-        self.give_up()
-        self.fail(Status.UNAVAILABLE, "Server exiting")
+        self.abort(Refusal(Status.UNAVAILABLE, "Server exiting"))
 
     def send_message(self, message: Any) -> None:
         """Send a message; a client that reads none of many is cut off."""
         if self.is_done:
             return
         if self.stream.unsent_size > _MAX_UNSENT_BYTES:
-            self.give_up()
-            self.fail(Status.RESOURCE_EXHAUSTED, "the client does not read the answers of this stream")
+            self.abort(Refusal(Status.RESOURCE_EXHAUSTED, "the client reads no answers"))
             return
         data: bytes = message.SerializeToString()
         self.send((data,), len(data))

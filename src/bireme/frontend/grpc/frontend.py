@@ -58,8 +58,10 @@ class GrpcFrontend:
         """
         await self._listener.start()
 
-    def reload_certificates(self) -> None:
-        """Read the certificates again, soon; nothing without TLS."""
+    def reopen(self) -> None:
+        """Open the access log again by its name, after a log rotation, and read the certificates again, soon."""
+        if self.access_log is not None:
+            self.access_log.reopen()
         self._listener.reload_certificates()
 
     async def retire(self, timeout_s: float) -> None:

@@ -196,8 +196,7 @@ class StreamInferCall(Call):
         if self.is_done:
             return
         if isinstance(error, (Refusal, UnreadableMessage)):  # what follows such a message cannot be trusted
-            self.give_up()
-            self.take_error(error)
+            self.abort(error)
             return
         request_id = item.request.id if item.request is not None else peek_request_id(message)
         if not item.is_decoupled and item.request is None:
@@ -223,9 +222,7 @@ class StreamInferCall(Call):
             if response.error is None:
                 item.ready.append(self._encode(item, request, response))
             elif self._is_strict:
-                self._items.pop(item, None)
-                self.give_up()
-                self.take_error(response.error)
+                self.abort(response.error)
                 return
             else:
                 item.ready.append(_encode_error(self._text_of(response.error), request, response))
