@@ -174,9 +174,10 @@ class FrameReader(Sending):
     def _take_partial(self, word: int, flags: int, stream_id: int, start: int, stop: int) -> None:
         """Take the beginning of a frame, from its payload at ``start`` on."""
         length = word >> 8
-        kind = min(word & 0xFF, UNKNOWN)
+        kind = word & 0xFF
         if self._only_kind is not None and kind != self._only_kind:
             self._refuse_kind(kind)
+        kind = min(kind, UNKNOWN)
         if kind == DATA:
             self._start_data(flags, stream_id, length, start, stop)
         elif kind in (UNKNOWN, GOAWAY) or length > self._max_size_of(kind):
