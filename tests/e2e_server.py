@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping
+import time
+import urllib.request
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Any, TypeVar
 import uvloop
 
 from bireme.engine import Server, ServerOptions
+from bireme.frontend.grpc.frontend import GrpcFrontend
+from bireme.frontend.grpc.options import GrpcOptions
 from bireme.frontend.http import HttpFrontend, HttpOptions, ListenOptions
 from bireme.frontend.metrics import MetricsFrontend
 from onnx_models import add_model, save_add, save_identity, save_plus_one
@@ -23,7 +27,7 @@ LABELS = [f"class {index}" for index in range(10)]
 
 
 class RunningServer:
-    """A server with its HTTP and metrics ports. `stop` it, or use the fixtures."""
+    """A server with its HTTP, gRPC and metrics ports. `stop` it, or use the fixtures."""
 
     def __init__(
         self,
@@ -31,6 +35,8 @@ class RunningServer:
         *,
         backends: Mapping[str, Any] | None = None,
         http: HttpOptions | None = None,
+        grpc: GrpcOptions | None = None,
+        grpc_port: int = 0,
         **options: Any,
     ) -> None:
         paths = (str(repository),) if repository else ()
@@ -38,6 +44,8 @@ class RunningServer:
         self.engine = Server(options=ServerOptions(model_repository=paths, **settings), backends=backends)
         http = http or HttpOptions()
         self._http = http if http.unix_path else replace(http, address="127.0.0.1", port=0)
+        grpc = grpc or GrpcOptions()
+        self._grpc = grpc if grpc.unix_path else replace(grpc, address="127.0.0.1", port=grpc_port)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -48,6 +56,8 @@ class RunningServer:
         self.http = HttpFrontend(self.engine, self._http)
         self.metrics = MetricsFrontend(self.engine, ListenOptions("127.0.0.1", 0))
         await self.http.start()
+        self.grpc = GrpcFrontend(self.engine, self._grpc)
+        await self.grpc.start()
         await self.metrics.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -67,6 +77,21 @@ class RunningServer:
     def metrics_url(self) -> str:
         return f"http://127.0.0.1:{self.metrics.port}/metrics"
 
+    @property
+    def grpc_address(self) -> str:
+        return f"127.0.0.1:{self.grpc.port}"
+
+    def failures(self) -> dict[str, int]:
+        """Return the failure counters of the metrics page by reason, all models together."""
+        with urllib.request.urlopen(self.metrics_url, timeout=5) as page:
+            lines = page.read().decode().splitlines()
+        counters: dict[str, int] = {}
+        for line in lines:
+            if line.startswith("nv_inference_request_failure{"):
+                reason = line.split('reason="')[1].split('"')[0]
+                counters[reason] = counters.get(reason, 0) + int(line.rpartition(" ")[2])
+        return counters
+
     def stop(self) -> None:
         try:
             self.call(self._stop())
@@ -77,8 +102,17 @@ class RunningServer:
 
     async def _stop(self) -> None:
         await self.http.stop(1)
+        await self.grpc.stop(1)
         await self.metrics.stop(1)
         await self.engine.stop(5)
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    """Wait for what happens on the server's thread or in its process."""
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen in time"
+        time.sleep(0.002)
 
 
 def build_repository(root: Path) -> Path:

@@ -92,6 +92,18 @@ def save_identity(
     )
 
 
+def save_widened(path: Path, size: int) -> Path:
+    """Write a model with Y = X repeated ``size`` times, from FP32[1]: a small request with a large answer."""
+    shape = numpy_helper.from_array(np.array([size], np.int64), "shape")
+    return save_graph(
+        path,
+        [helper.make_node("Expand", ["X", "shape"], ["Y"])],
+        [tensor_info("X", "FP32", (1,))],
+        [tensor_info("Y", "FP32", (size,))],
+        [shape],
+    )
+
+
 def save_matmul(path: Path, size: int = 256, num_layers: int = 4, batch: bool = True) -> Path:
     """Write a model with Y = X times ``num_layers`` identity matrices: some work, and a known answer."""
     weight = numpy_helper.from_array(np.eye(size, dtype=np.float32), "weight")

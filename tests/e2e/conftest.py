@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,14 @@ def start_fake(
         return start_server(tmp_path, backends={"fake": backend}, **settings), backend
 
     return start
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+    return port
 
 
 @pytest.fixture

@@ -5,40 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import time
-import urllib.request
 
 import numpy as np
 import tritonclient.http.aio as client_library
 
-from e2e_server import RunningServer, fake_config
+from e2e_server import RunningServer, fake_config, wait_until
 from http_fakes import post_infer, request
 
 BODY = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [1]}]}
 SLOW = post_infer(BODY, path="/v2/models/slow/infer")
 
 
-def wait_until(condition, timeout_s: float = 5.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.002)
-
-
 def connect(server: RunningServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.http.port), timeout=10)
-
-
-def failures(server: RunningServer) -> dict[str, int]:
-    """The failure counters of the metrics page by reason."""
-    with urllib.request.urlopen(server.metrics_url, timeout=5) as page:
-        lines = page.read().decode().splitlines()
-    counters = {}
-    for line in lines:
-        if line.startswith("nv_inference_request_failure{"):
-            reason = line.split('reason="')[1].split('"')[0]
-            counters[reason] = int(line.rpartition(" ")[2])
-    return counters
 
 
 def test_a_client_that_leaves_gives_its_place_in_the_queue_back(start_fake):
@@ -54,7 +33,7 @@ def test_a_client_that_leaves_gives_its_place_in_the_queue_back(start_fake):
     first.close()
     second.close()
     wait_until(lambda: model.num_in_flight == 1)  # the queued one is gone while the running one still runs
-    assert failures(server)["CANCELED"] == 1
+    assert server.failures()["CANCELED"] == 1
     third.sendall(SLOW)
     wait_until(lambda: model.num_in_flight == 2)
     backend.gate.set()
@@ -76,7 +55,7 @@ def test_all_pipelined_requests_of_a_client_are_cancelled(start_fake):
     backend.gate.set()
     wait_until(lambda: model.num_in_flight == 0)
 
-    assert failures(server)["CANCELED"] >= 4
+    assert server.failures()["CANCELED"] >= 4
     assert len(backend.batches) == 1
 
 
