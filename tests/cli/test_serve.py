@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 
 from certificates import Authority, organization_of
@@ -192,6 +193,22 @@ def test_sighup_opens_the_access_log_anew(serving, tmp_path):
         assert json.loads((tmp_path / "old.log").read_text().splitlines()[0])["route"] == "/v2"
         assert json.loads(access_log.read_text().splitlines()[-1])["model"] == "m"
         assert [] == [line for line in server.output.splitlines() if not line.startswith("{")]
+
+
+def test_both_front_ends_write_one_access_log(serving, tmp_path):
+    access_log = tmp_path / "access.log"
+    with serving(f"--access-log={access_log}", "--log-format=json") as server:
+        server.wait_for("is ready in")
+        server.request("GET", "/v2")
+        with grpc.insecure_channel(server.grpc_address) as channel:
+            channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=20)
+        server.popen.send_signal(signal.SIGTERM)
+        assert server.exit_status() == 0
+
+    lines = [json.loads(line) for line in access_log.read_text().splitlines()]
+    assert [("GET", "/v2"), ("gRPC", "/inference.GRPCInferenceService/ServerLive")] == [
+        (line["method"], line["route"]) for line in lines
+    ]
 
 
 def test_sighup_reads_the_certificates_anew(serving, tmp_path):
