@@ -8,6 +8,7 @@ from tritonclient.grpc import service_pb2
 
 from bireme.types import InferenceRequest, InferenceResponse, InvalidArgument, NotFound
 from bireme.wire import grpc as wire_grpc
+from bireme.wire.regions import Place
 
 Request = service_pb2.ModelInferRequest
 Response = service_pb2.ModelInferResponse
@@ -35,6 +36,15 @@ class FakeRegions:
         if not 0 <= offset <= offset + byte_size <= len(memory):
             raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{region}'")
         return memory[offset : offset + byte_size]
+
+    def overlap(self, first: Place, second: Place) -> bool:
+        """Whether two places share bytes."""
+        start, other = first.offset, second.offset
+        return (
+            first.region == second.region
+            and start < other + second.byte_size
+            and other < start + first.byte_size
+        )
 
 
 def set_parameters(target: Any, parameters: dict[str, Any]) -> None:

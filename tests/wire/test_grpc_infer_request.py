@@ -8,6 +8,7 @@ import pytest
 from bireme.types import InvalidArgument, NotFound, datatypes, encode_bytes
 from bireme.wire import grpc as wire_grpc
 from bireme.wire.grpc import UnreadableMessage, known_requests
+from bireme.wire.regions import MIN_TARGET_BYTES as LARGE
 from grpc_infer_messages import FakeRegions, decode, make_input, make_output, make_request, respond
 from infer_bodies import DATATYPES, FIXED_SIZE_DATATYPES
 
@@ -483,6 +484,27 @@ def test_a_repeated_head_with_regions_for_inputs_alone():
     assert first.outputs is again.outputs is None
     assert again.context.by_name is None
     assert again.context.empty_final
+
+
+def test_large_outputs_may_be_written_into_their_regions():
+    def an_output(name, offset):
+        place = {"shared_memory_offset": offset, "shared_memory_byte_size": LARGE}
+        return make_output(name, shared_memory_region="r", **place)
+
+    message = make_request(
+        in_region("A", shared_memory_offset=2 * LARGE),
+        X8,
+        raw=[EIGHT],
+        outputs=[an_output("Y", LARGE), an_output("over A", 2 * LARGE), make_output("Z")],
+    )
+    regions = FakeRegions(r=bytearray(4 * LARGE))
+    for _ in range(2):
+        request = decode(message, regions)
+
+        assert list(request.targets) == ["Y"]
+        assert request.targets["Y"] is request.context.by_name["Y"].region.memory
+    assert len(known_requests._known) == 1
+    assert decode(in_regions("1", b"12"), FakeRegions(r=bytearray(20))).targets is None
 
 
 def test_what_is_known_keeps_no_tensor_and_no_region_alive():

@@ -7,9 +7,13 @@ import pytest
 
 from bireme.types import InferenceResponse, NotFound, Tensor
 from bireme.wire.encoded import MAX_COPY_BYTES, copies_much
-from bireme.wire.regions import MIN_TARGET_BYTES as LARGE, NO_REGIONS, OutputRegion, Place, find_targets
-from bireme.wire.wanted_outputs import WantedOutput
+from bireme.wire.regions import MIN_TARGET_BYTES as LARGE, NO_REGIONS, OutputRegion, Place
+from bireme.wire.wanted_outputs import WantedOutput, find_targets
 from shm_objects import FakeRegions
+
+
+def wanted(regions: FakeRegions, *place) -> WantedOutput:
+    return WantedOutput(region=output(regions, *place))
 
 
 def output(regions: FakeRegions, name: str, offset: int, byte_size: int) -> OutputRegion:
@@ -34,14 +38,15 @@ def regions():
 )
 def test_large_outputs_may_be_written_where_no_input_lies(regions, inputs, expected):
     outputs = {
-        "Y": output(regions, "r", LARGE, LARGE),
-        "Z": output(regions, "s", 0, LARGE),
-        "small": output(regions, "r", 3 * LARGE, LARGE - 1),
+        "J": WantedOutput(),
+        "Y": wanted(regions, "r", LARGE, LARGE),
+        "Z": wanted(regions, "s", 0, LARGE),
+        "small": wanted(regions, "r", 3 * LARGE, LARGE - 1),
     }
     targets = find_targets(regions, inputs, outputs)
 
     assert list(targets or ()) == expected
-    assert targets is None or all(targets[name] is outputs[name].memory for name in expected)
+    assert targets is None or all(targets[name] is outputs[name].region.memory for name in expected)
 
 
 def test_small_outputs_are_not_asked_for(regions):
@@ -50,7 +55,7 @@ def test_small_outputs_are_not_asked_for(regions):
 
     regions.overlap = fail
 
-    assert find_targets(regions, [Place("r", 0, 8)], {"Y": output(regions, "r", 0, 8)}) is None
+    assert find_targets(regions, [Place("r", 0, 8)], {"Y": wanted(regions, "r", 0, 8)}) is None
 
 
 def test_nothing_overlaps_where_nothing_is():

@@ -6,7 +6,7 @@ the request is done with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -136,22 +136,3 @@ class OutputRegion(NamedTuple):
                 f"shared memory region '{self.name}' has become smaller since the request for output '{output}' came; "
                 f"unregister the region and register it again"
             )
-
-
-def find_targets(
-    regions: Regions, inputs: Iterable[Place], outputs: Mapping[str, OutputRegion]
-) -> dict[str, memoryview] | None:
-    """Return the memory into which a backend may write outputs while it runs, by name; None: there's none.
-
-    That is where large ``outputs`` are wanted, unless an input lies there, too: it would be written to while it's read.
-    """
-    large = {name: output for name, output in outputs.items() if output.byte_size >= MIN_TARGET_BYTES}
-    if not large:
-        return None
-    places = tuple(inputs)
-    targets = {
-        name: output.memory
-        for name, output in large.items()
-        if not any(regions.overlap(place, output.place) for place in places)
-    }
-    return targets or None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bireme.wire.regions import OutputRegion, Regions
+from collections.abc import Iterable, Mapping
+
+from bireme.wire.regions import MIN_TARGET_BYTES, OutputRegion, Place, Regions
 
 __all__ = [
     "ALL_AS_BINARY",
@@ -13,6 +15,7 @@ __all__ = [
     "Regions",
     "WantedOutput",
     "WantedOutputs",
+    "find_targets",
 ]
 
 
@@ -49,3 +52,27 @@ class WantedOutputs:
 # Shared by all requests that ask for nothing special; nobody changes them.
 AS_JSON, AS_BINARY = WantedOutput(), WantedOutput(binary=True)
 ALL_AS_JSON, ALL_AS_BINARY = WantedOutputs(), WantedOutputs(default_binary=True)
+
+
+def find_targets(
+    regions: Regions, inputs: Iterable[Place], by_name: Mapping[str, WantedOutput]
+) -> dict[str, memoryview] | None:
+    """Return the memory into which a backend may write outputs while it runs, by name; None: there's none.
+
+    That is where large outputs are wanted, unless one of ``inputs`` lies there, too: it would be written to while it's
+    read.
+    """
+    large = {
+        name: choice.region
+        for name, choice in by_name.items()
+        if choice.region is not None and choice.region.byte_size >= MIN_TARGET_BYTES
+    }
+    if not large:
+        return None
+    places = tuple(inputs)
+    targets = {
+        name: region.memory
+        for name, region in large.items()
+        if not any(regions.overlap(place, region.place) for place in places)
+    }
+    return targets or None

@@ -21,11 +21,12 @@ from bireme.wire.grpc import known_requests
 from bireme.wire.grpc.contents import read_contents
 from bireme.wire.grpc.descriptors import message_class
 from bireme.wire.grpc.errors import UnreadableMessage
-from bireme.wire.grpc.parameters import Place, read_parameters, read_region
+from bireme.wire.grpc.parameters import read_parameters, read_region
 from bireme.wire.grpc.request_parts import RequestParts, split_request
 from bireme.wire.grpc.wanted_outputs import read_outputs
-from bireme.wire.regions import Regions
+from bireme.wire.regions import Place, Regions
 from bireme.wire.shapes import INT64_MAX, MAX_NUM_DIMS, check_shape, too_many_dims
+from bireme.wire.wanted_outputs import find_targets
 
 _MAX_VERSION_DIGITS = 19
 """What an int64 has at most."""
@@ -89,6 +90,7 @@ class _Reader:
         by_name = request.context.by_name
         if by_name is not None:
             request.outputs = list(by_name)
+            request.targets = find_targets(self._regions, self._places.values(), by_name)
         if self._is_repeatable:
             known_requests.remember(self._head_bytes, request, self._places)
         return request

@@ -13,10 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from bireme.types import Buffer, InferenceRequest, Respond, Tensor
-from bireme.wire.grpc.parameters import Place
 from bireme.wire.grpc.wanted_outputs import GrpcWanted
-from bireme.wire.regions import OutputRegion, Regions
-from bireme.wire.wanted_outputs import WantedOutput
+from bireme.wire.regions import MIN_TARGET_BYTES, OutputRegion, Place, Regions
+from bireme.wire.wanted_outputs import WantedOutput, find_targets
 
 MAX_HEAD_BYTES: Final = 2048
 """Longer heads are not remembered: they cost more to look up and keep than they save."""
@@ -94,7 +93,7 @@ class KnownRequest:
 class KnownRegionRequest(KnownRequest):
     """What a head says that names shared memory."""
 
-    __slots__ = ("_places", "_wanted")
+    __slots__ = ("_has_large", "_places", "_wanted")
 
     def __init__(self, request: InferenceRequest, places: Mapping[str, Place]) -> None:
         """Take over what the first request with this head is; ``places`` says of inputs where in regions they are."""
@@ -106,8 +105,12 @@ class KnownRegionRequest(KnownRequest):
         )  # let go of the first one's regions
         by_name: Mapping[str, WantedOutput] = request.context.by_name or {}
         self._wanted = [
-            (name, choice if choice.region is None else choice.region[:3]) for name, choice in by_name.items()
+            (name, choice if choice.region is None else choice.region.place)
+            for name, choice in by_name.items()
         ]
+        self._has_large = any(
+            isinstance(choice, Place) and choice.byte_size >= MIN_TARGET_BYTES for _, choice in self._wanted
+        )
 
     def make_request(
         self,
@@ -137,17 +140,20 @@ class KnownRegionRequest(KnownRequest):
             inputs[name] = Tensor(name, datatype, shape, array, memory if dtype is None else None)
         request = self._with_inputs(inputs, request_id, respond)
         if self._wanted:
-            request.context = self._make_context(regions)
+            by_name = self._find_outputs(regions)
+            request.context = GrpcWanted(by_name=by_name, empty_final=self._context.empty_final)
+            if self._has_large:
+                request.targets = find_targets(regions, filter(None, self._places), by_name)
         return request
 
-    def _make_context(self, regions: Regions) -> GrpcWanted:
+    def _find_outputs(self, regions: Regions) -> dict[str, WantedOutput]:
         by_name: dict[str, WantedOutput] = {}
         for name, choice in self._wanted:
             if isinstance(choice, WantedOutput):
                 by_name[name] = choice
             else:
                 by_name[name] = WantedOutput(region=OutputRegion(*choice, regions.slice(*choice)))
-        return GrpcWanted(by_name=by_name, empty_final=self._context.empty_final)
+        return by_name
 
 
 def _layout(tensor: Tensor) -> _TensorLayout:

@@ -12,13 +12,11 @@ from typing import Any
 
 from bireme.types import InferenceRequest, InvalidArgument, Parameter, Unsupported
 from bireme.wire.grpc.wire_fields import write_bytes, write_varint
+from bireme.wire.regions import Place
 from bireme.wire.shapes import INT64_MAX
 
 RESERVED_PREFIX = "triton_"
 EMPTY_FINAL = "triton_enable_empty_final_response"
-
-Place = tuple[str, int, int]
-"""A part of a shared memory region: its name, the offset and the size in bytes."""
 
 _UINT64_MAX = (1 << 64) - 1
 _CUSTOM_CHOICES = frozenset({"bool_param", "int64_param", "string_param", "double_param"})
@@ -105,7 +103,8 @@ def read_region(name: str, parameters: Any) -> Place | None:
             "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor "
             f"'{name}'"
         )
-    return region, offset, _tensor_parameter(name, parameters, "shared_memory_byte_size", "int64_param")
+    byte_size = _tensor_parameter(name, parameters, "shared_memory_byte_size", "int64_param")
+    return Place(region, offset, byte_size)
 
 
 def _tensor_parameter(name: str, parameters: Any, key: str, expected: str) -> Any:

@@ -22,9 +22,9 @@ from bireme.wire.http.limits import Limits
 from bireme.wire.http.region_place import input_places, read_place
 from bireme.wire.http.request_parameters import read_parameters
 from bireme.wire.http.wanted_outputs import read_outputs
-from bireme.wire.regions import NO_REGIONS, Regions, find_targets
+from bireme.wire.regions import NO_REGIONS, Regions
 from bireme.wire.shapes import INT64_MAX, MAX_NUM_DIMS, check_shape, too_many_dims
-from bireme.wire.wanted_outputs import ALL_AS_BINARY, ALL_AS_JSON, WantedOutputs
+from bireme.wire.wanted_outputs import ALL_AS_BINARY, ALL_AS_JSON, WantedOutputs, find_targets
 
 _DTYPES = dict(datatypes.NUMPY_DTYPES)  # a plain dict is faster to look up than the read-only view
 _ITEM_SIZES = dict(datatypes.ITEM_SIZES)
@@ -118,8 +118,7 @@ def request_from_document(
         request.outputs = list(by_name)
         request.context = WantedOutputs(default_binary=default_binary, by_name=by_name)
         if len(regions):
-            placed = {name: choice.region for name, choice in by_name.items() if choice.region is not None}
-            request.targets = find_targets(regions, input_places(document["inputs"]), placed)
+            request.targets = find_targets(regions, input_places(document["inputs"]), by_name)
     return request
 
 

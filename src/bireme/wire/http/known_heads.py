@@ -14,8 +14,8 @@ import numpy as np
 
 from bireme.types import Buffer, InferenceRequest, Respond, Tensor
 from bireme.wire.http.region_place import input_places, read_place
-from bireme.wire.regions import MIN_TARGET_BYTES, OutputRegion, Place, Regions, find_targets
-from bireme.wire.wanted_outputs import WantedOutput, WantedOutputs
+from bireme.wire.regions import MIN_TARGET_BYTES, OutputRegion, Place, Regions
+from bireme.wire.wanted_outputs import WantedOutput, WantedOutputs, find_targets
 
 MAX_HEAD_BYTES: Final = 2048
 """Longer heads are not remembered: they cost more to look up and keep than they save."""
@@ -141,16 +141,14 @@ class RegionLayout:
         regions: Regions,
     ) -> None:
         by_name: dict[str, WantedOutput] = {}
-        placed: dict[str, OutputRegion] = {}
         for name, choice in wanted:
             if isinstance(choice, WantedOutput):
                 by_name[name] = choice
             else:
-                region = placed[name] = OutputRegion(*choice, regions.slice(*choice))
-                by_name[name] = WantedOutput(region=region)
+                by_name[name] = WantedOutput(region=OutputRegion(*choice, regions.slice(*choice)))
         request.context = WantedOutputs(default_binary=self._default_binary, by_name=by_name)
         if self._has_large:
-            request.targets = find_targets(regions, self._places, placed)
+            request.targets = find_targets(regions, self._places, by_name)
 
 
 _layouts: dict[bytes, HeadLayout | RegionLayout] = {}
