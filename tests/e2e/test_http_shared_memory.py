@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import uuid
 from collections.abc import Iterator
@@ -394,3 +395,18 @@ def test_cuda_regions_are_refused_without_a_gpu(client):
     client.unregister_cuda_shared_memory("c")
     with pytest.raises(InferenceServerException, match="Unable to find cuda shared memory region: 'c'"):
         client.get_cuda_shared_memory_status("c")
+
+
+def test_the_guide_s_example_runs(start_server, tmp_path, capsys):
+    def save(path):
+        names = ("A", "B", "OUTPUT")
+        a, b, output = (tensor_info(name, "FP32", (-1,), batch=True) for name in names)
+        return save_graph(path, [helper.make_node("Add", ["A", "B"], ["OUTPUT"])], [a, b], [output])
+
+    add_model(tmp_path, "add", save)
+    server = start_server(tmp_path, allow_client_shm=True)
+    page = (Path(__file__).parents[2] / "docs" / "shared-memory.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(example.replace("localhost:8000", server.address), {})
+
+    assert capsys.readouterr().out == "[[11. 22. 33.]]\n"
