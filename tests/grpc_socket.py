@@ -73,7 +73,7 @@ class GrpcSocket:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         configuration = h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
         self.h2 = h2.connection.H2Connection(configuration)
-        self.h2.local_settings.update(settings or {})
+        self.h2.local_settings = h2.settings.Settings(client=True, initial_values=settings)
         self.answers: defaultdict[int, Answer] = defaultdict(Answer)
         self.goaway: h2.events.ConnectionTerminated | None = None
         self.is_closed = False

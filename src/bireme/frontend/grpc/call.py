@@ -77,6 +77,7 @@ class Call(MessageReader):
 
     __slots__ = (
         "_has_headers",
+        "_num_expected",
         "_num_memory",
         "_swept",
         "_timer",
@@ -86,6 +87,7 @@ class Call(MessageReader):
         "connection",
         "error",
         "is_done",
+        "is_waiting",
         "model",
         "request",
         "route",
@@ -113,7 +115,11 @@ class Call(MessageReader):
         """What is being done for this call alone; given up when it is cancelled."""
         self.bytes_in = 0
         self.bytes_out = 0
+        self.is_waiting = False
+        """Whether `GrpcConnection.wait` has it."""
         self._has_headers = False
+        self._num_expected = 0
+        """Bytes of the answer that the connection expects of it."""
         self._num_memory = 0
         """Bytes counted in the listener's `ReceiveMemory`."""
         self._swept: tuple[int, int] = (-1, 0)
@@ -270,6 +276,9 @@ class Call(MessageReader):
             self.connection.memory.give_back(self._num_memory)
             self._num_memory = 0
         connection = self.connection
+        if self._num_expected:
+            connection.release(self._num_expected)
+            self._num_expected = 0
         connection.statuses[self.status] += 1
         if connection.log_access is not None:
             connection.log_access(self)
@@ -368,8 +377,8 @@ class UnaryCall(Call):
         """Begin, unless the client has to take earlier answers first."""
         if self._message is None:
             self.fail(Status.INTERNAL, "expected one request message, got none")
-        elif self.connection.is_clogged:
-            self.connection.wait(self)
+        elif not self.connection.admits(0):
+            self.connection.wait(self, 0)
         else:
             self.resume()
 

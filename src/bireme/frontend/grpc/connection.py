@@ -40,9 +40,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
         "_is_draining",
         "_is_receiving",
         "_is_retired",
+        "_is_waking",
         "_keepalive",
         "_listener",
         "_max_age_ms",
+        "_num_expected",
         "_num_received",
         "_scratch",
         "_swept",
@@ -77,8 +79,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._is_retired = False
         self._is_draining = False
         self._num_received = 0
-        self._waiting: deque[Any] = deque()
-        """Calls that go on when the client has taken earlier answers."""
+        self._waiting: deque[tuple[Any, int]] = deque()
+        """Calls that go on when the client has taken earlier answers, and the size of the answer that each expects."""
+        self._is_waking = False
+        self._num_expected = 0
+        """Bytes of answers that are expected of the inferences that have begun."""
         self._unsent_streams: dict[int, Stream] = {}
         """Streams with answers that the client has not taken yet."""
         self._keepalive = Keepalive(options, self._now_ms())
@@ -151,8 +156,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
                 transport.writelines(output)
         if h2.is_closed or (self._is_draining and not h2.streams):
             self._close()
-        elif self._waiting and not self.is_clogged:
-            self.loop.call_soon(self._resume_waiting)
+        elif self._waiting:
+            self._wake()
 
     def _close(self) -> None:
         if self._transport.is_closing():
@@ -182,27 +187,53 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self.h2.finish(stream, block)
         self.flush(stream)
 
-    @property
-    def is_clogged(self) -> bool:
-        """Whether the client must take answers before further calls begin."""
+    def admits(self, size: int) -> bool:
+        """Whether an inference whose answer has ``size`` bytes may begin, and before those that wait: see `wait`."""
+        return not self._waiting and self._has_room(size)
+
+    def _has_room(self, size: int) -> bool:
+        """Whether ``size`` bytes more may wait for the client; when none do, any number may."""
+        held = self._num_expected
+        if self._unsent_streams:
+            held += self._sum_unsent()
+        return not held or held + size <= self._listener.grpc_options.max_unsent_bytes
+
+    def _sum_unsent(self) -> int:
         unsent = self._unsent_streams
-        if not unsent:
-            return False
         total = 0
         for stream_id, stream in tuple(unsent.items()):
             if stream.unsent_size:
                 total += stream.unsent_size
             else:
                 del unsent[stream_id]
-        return total > self._listener.grpc_options.max_unsent_bytes
+        return total
 
-    def wait(self, call: Any) -> None:
-        """Have ``call.resume()`` called when the connection is not clogged any more."""
-        self._waiting.append(call)
+    def expect(self, size: int) -> None:
+        """Count an answer that an inference which begins now will have."""
+        self._num_expected += size
+
+    def release(self, size: int) -> None:
+        """Count an expected answer no more: it is there, or will not come."""
+        self._num_expected -= size
+        if self._waiting:
+            self._wake()
+
+    def wait(self, call: Any, size: int) -> None:
+        """Have ``call.resume()`` called when there is room for an answer of ``size`` bytes; calls that wait keep their order."""
+        call.is_waiting = True
+        self._waiting.append((call, size))
+
+    def _wake(self) -> None:
+        if not self._is_waking:
+            self._is_waking = True
+            self.loop.call_soon(self._resume_waiting)
 
     def _resume_waiting(self) -> None:
-        while self._waiting and not self.is_clogged:
-            self._waiting.popleft().resume()
+        self._is_waking = False
+        while self._waiting and self._has_room(self._waiting[0][1]):
+            call, _ = self._waiting.popleft()
+            call.is_waiting = False
+            call.resume()
 
     # HTTP/2 → calls
 

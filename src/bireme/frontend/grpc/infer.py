@@ -51,7 +51,12 @@ class InferRoute(Route):
 class InferCall(UnaryCall):
     """One ``ModelInfer``."""
 
-    __slots__ = ()
+    __slots__ = ("_decoded",)
+
+    def __init__(self, api: GrpcApi, connection: GrpcConnection, stream: Stream, route: Route) -> None:
+        super().__init__(api, connection, stream, route)
+        self._decoded: tuple[InferenceRequest, Buffer] | None = None
+        """A request that waits for the client to take earlier answers, and its message."""
 
     def begin(self, message: Buffer) -> None:
         """Hand the request to the engine; `respond` is called with the response."""
@@ -61,11 +66,31 @@ class InferCall(UnaryCall):
         else:
             self._submit(decode(self.api, self.route, message, self.respond), message)
 
-    def _submit(self, request: InferenceRequest, message: Buffer) -> None:
+    def resume(self) -> None:
+        """Go on with a request that had to wait, or begin."""
+        if self._decoded is None:
+            super().resume()
+            return
+        (request, message), self._decoded = self._decoded, None
+        if self.is_done:
+            return
+        try:
+            self._submit(request, message, is_admitted=True)
+        except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
+            self.take_error(error)
+
+    def _submit(self, request: InferenceRequest, message: Buffer, *, is_admitted: bool = False) -> None:
         server = self.api.server
         model = server.model(request.model_name, request.model_version)
         if is_decoupled(model):
             raise Unsupported(_DECOUPLED)
+        expected = self.api.expected_size(request.model_name)
+        if not is_admitted and not self.connection.admits(expected):
+            self._decoded = (request, message)
+            self.connection.wait(self, expected)
+            return
+        self.connection.expect(expected)
+        self._num_expected = expected
         if has_large_bytes(self.api, request, message):
             self.work = self.api.spawn_preparation(self, self._submit_bytes(request))
             return
@@ -97,6 +122,7 @@ class InferCall(UnaryCall):
             encoded = encode_infer_response(
                 response, request.context, model.labels, has_batch_dim=model.max_batch_size > 0
             )
+            self.api.note_answer(request.model_name, encoded.nbytes)
             if encoded.is_complete and self.route.accepted is None:
                 self.answer(encoded.pieces, encoded.nbytes)
             else:

@@ -64,12 +64,24 @@ class StreamInferRoute(Route):
 class _Item:
     """One request of a stream, and those of its responses that wait for their turn."""
 
-    __slots__ = ("call", "is_complete", "is_decoupled", "is_encoding", "memory", "model", "ready", "request")
+    __slots__ = (
+        "call",
+        "expected",
+        "is_complete",
+        "is_decoupled",
+        "is_encoding",
+        "memory",
+        "model",
+        "ready",
+        "request",
+    )
 
     def __init__(self, call: StreamInferCall, num_memory: int) -> None:
         self.call = call
         self.memory = num_memory
         """Bytes of its message that count as received memory."""
+        self.expected = 0
+        """Bytes of the response that the connection expects of it."""
         self.request: InferenceRequest | None = None
         self.model: Model | None = None
         self.is_decoupled = False
@@ -87,7 +99,16 @@ class _Item:
 class StreamInferCall(Call):
     """One ``ModelStreamInfer``."""
 
-    __slots__ = ("_has_ended", "_inbox", "_is_preparing", "_is_strict", "_items", "_max_items", "_order")
+    __slots__ = (
+        "_decoded",
+        "_has_ended",
+        "_inbox",
+        "_is_preparing",
+        "_is_strict",
+        "_items",
+        "_max_items",
+        "_order",
+    )
 
     def __init__(
         self, api: GrpcApi, connection: GrpcConnection, stream: Stream, route: StreamInferRoute
@@ -104,6 +125,8 @@ class StreamInferCall(Call):
         self._order: deque[_Item] = deque()
         """Those of them with one response, in the order in which the responses leave."""
         self._has_ended = False
+        self._decoded: tuple[_Item, InferenceRequest, Buffer] | None = None
+        """A request that waits for the client to take earlier responses, and its message."""
 
     # Requests in
 
@@ -120,17 +143,30 @@ class StreamInferCall(Call):
         self._end_if_over()
 
     def resume(self) -> None:
-        """Begin what had to wait for the client to take its responses."""
+        """Go on with what had to wait for the client to take earlier responses."""
+        if self.is_waiting or self.is_done:
+            return
+        if self._decoded is not None:
+            (item, request, message), self._decoded = self._decoded, None
+            try:
+                self._submit(item, request, message, is_admitted=True)
+            except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
+                self._refuse_item(item, message, error)
         self._begin_waiting()
 
     def _begin_waiting(self) -> None:
         inbox = self._inbox
-        while inbox and not self._is_preparing and not self.is_done and len(self._items) < self._max_items:
-            if self.connection.is_clogged:
-                self.connection.wait(self)
+        while inbox and not self._must_wait and len(self._items) < self._max_items:
+            if not self.connection.admits(0):
+                self.connection.wait(self, 0)
                 return
             message, is_compressed, num_memory = inbox.popleft()
             self._begin(message, _Item(self, num_memory), is_compressed=is_compressed)
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether a request in front of those that have not begun holds them up."""
+        return self._is_preparing or self.is_waiting or self.is_done
 
     def _begin(self, message: Buffer, item: _Item, *, is_compressed: bool) -> None:
         self._items[item] = None
@@ -166,9 +202,18 @@ class StreamInferCall(Call):
         self._begin_waiting()
         self._end_if_over()
 
-    def _submit(self, item: _Item, request: InferenceRequest, message: Buffer) -> None:
+    def _submit(
+        self, item: _Item, request: InferenceRequest, message: Buffer, *, is_admitted: bool = False
+    ) -> None:
         server = self.api.server
         model = server.model(request.model_name, request.model_version)
+        expected = self.api.expected_size(request.model_name)
+        if not is_admitted and not self.connection.admits(expected):
+            self._decoded = (item, request, message)
+            self.connection.wait(self, expected)
+            return
+        self.connection.expect(expected)
+        item.expected = expected
         item.request = request
         item.model = model
         item.is_decoupled = is_decoupled(model)
@@ -242,7 +287,7 @@ class StreamInferCall(Call):
             )
         model = item.model
         assert model is not None
-        return encode_infer_response(
+        encoded = encode_infer_response(
             response,
             request.context,
             model.labels,
@@ -250,6 +295,8 @@ class StreamInferCall(Call):
             final=response.final,
             stream=True,
         )
+        self.api.note_answer(request.model_name, encoded.nbytes)
+        return encoded
 
     def _send_ready(self, item: _Item) -> None:
         """Send the responses whose turn has come: those of ``item``, and of what stood behind it."""
@@ -306,6 +353,9 @@ class StreamInferCall(Call):
         if item.memory:
             self.connection.memory.give_back(item.memory)
             item.memory = 0
+        if item.expected:
+            self.connection.release(item.expected)
+            item.expected = 0
         item.request = None  # breaks the cycle of item and request
 
     def _end_if_over(self) -> None:
@@ -334,6 +384,7 @@ class StreamInferCall(Call):
             memory.give_back(num_memory)
         self._inbox.clear()
         self._order.clear()
+        self._decoded = None
         super()._settle()
 
 
