@@ -177,3 +177,4 @@ def test_every_answer_is_the_client_s_own_and_nothing_is_left(start_fake):
         model = server.engine.model(name)
         wait_until(lambda model=model: model.num_in_flight == 0)
     wait_until(lambda: num_requests_alive() <= before)
+    assert server.grpc._listener.memory.num_held == 0

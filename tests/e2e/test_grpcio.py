@@ -276,12 +276,13 @@ def test_fifty_connections_at_once(server):
     wait_until(lambda: not server.grpc.num_connections)
 
 
-def test_a_thousand_calls_on_one_connection(channel):
+def test_a_thousand_calls_on_one_connection(server, channel):
     infer = infer_of(channel)
     calls = [infer.future(infer_message("plus_one", X=A * factor)) for factor in range(1000)]
 
     for factor, call in enumerate(calls):
         np.testing.assert_array_equal(array_of(call.result(timeout=20)), A * factor + 1)
+    assert {connection._num_expected for connection in server.grpc._listener.connections} == {0}
 
 
 @pytest.mark.slow
