@@ -1,7 +1,8 @@
 """Call: one RPC, from its head to its status; and Route, what its head says.
 
-A call is the receiver of its stream's DATA: a `MessageReader` whose messages it takes itself. It ends exactly once: by
-`answer` or `end` (OK), by `fail`, or because the client has left (`cancel`).
+A call is the receiver of its stream's DATA: a `MessageReader` whose messages it takes itself. It ends exactly once: well,
+by `answer` or `succeed`; with a status that its method has decided on, by `fail`; by an error on the way, which `take_error`
+tells the client; or because the client has left (`cancel`). The last two also give up what is under way for it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bireme.frontend.memory import allocate_body
 from bireme.telemetry import log as server_log
 from bireme.types import BiremeError, Buffer, InferenceRequest, Parameter
 from bireme.wire.grpc.compression import Encoding, decompress
-from bireme.wire.grpc.message_reader import MessageReader, message_prefix
+from bireme.wire.grpc.message_reader import SMALL_SIZE, MessageReader, message_prefix
 from bireme.wire.grpc.request_parts import raw_offset
 from bireme.wire.grpc.status import (
     DEFLATE_RESPONSE_HEADERS,
@@ -47,7 +48,8 @@ _HEADERS: Final[dict[Encoding | None, bytes]] = {
     "gzip": GZIP_RESPONSE_HEADERS,
     "deflate": DEFLATE_RESPONSE_HEADERS,
 }
-_INTERNAL_ERROR = "internal error; the server's log has the details"
+DEADLINE_EXCEEDED: Final = "Deadline Exceeded"
+INTERNAL_ERROR: Final = "internal error; the server's log has the details"
 
 
 class Route:
@@ -78,7 +80,7 @@ class Call(MessageReader):
     __slots__ = (
         "_has_headers",
         "_num_expected",
-        "_num_memory",
+        "_num_held",
         "_swept",
         "_timer",
         "api",
@@ -120,7 +122,7 @@ class Call(MessageReader):
         self._has_headers = False
         self._num_expected = 0
         """Bytes of the answer that the connection expects of it."""
-        self._num_memory = 0
+        self._num_held = 0
         """Bytes counted in the listener's `ReceiveMemory`."""
         self._swept: tuple[int, int] = (-1, 0)
         self._timer: asyncio.TimerHandle | None = None
@@ -137,29 +139,35 @@ class Call(MessageReader):
 
     def advance(self, num_bytes: int) -> None:
         """Count what has arrived, too."""
+        if self.hold(num_bytes):
+            super().advance(num_bytes)
+
+    def hold(self, num_bytes: int) -> bool:
+        """Count bytes of a message until the call ends; False: there is no room for them, and the call has ended."""
         try:
             self._count(num_bytes)
         except Refusal as refusal:
-            self.stop()
-            self.refuse(refusal.status, refusal.text)
-            return
-        super().advance(num_bytes)
+            self.take_error(refusal)
+            return False
+        return True
 
     def _count(self, num_bytes: int) -> None:
         self.connection.memory.take(num_bytes)
-        self._num_memory += num_bytes
+        self._num_held += num_bytes
 
     def refuse(self, status: Status, text: str) -> None:
         """End the call, for what came is no message, or too large a one."""
-        self.fail(status, text)
+        self.take_error(Refusal(status, text))
 
     def inflate(self, message: Buffer) -> bytes:
-        """Return the plain form of a compressed message; on any thread.
+        """Return the plain form of a compressed message, which is not counted yet; on any thread.
 
         Raises:
             Refusal: it cannot be inflated, or is too large.
         """
-        return decompress(message, self.route.encoding, self._max_message_size)
+        return decompress(
+            message, self.route.encoding, min(self._max_message_size, self.connection.memory.num_free)
+        )
 
     # Answers out
 
@@ -206,20 +214,30 @@ class Call(MessageReader):
         if not self.is_done:
             self._conclude(status, text)
 
-    def abort(self, error: BaseException) -> None:
-        """End the call with ``error``, and let go of all that is under way for it."""
+    def take_error(self, error: BaseException) -> None:
+        """End the call with ``error``, and give up what is under way for it.
+
+        What was not foreseen is logged, even if nobody waits any more, and the client learns nothing of it.
+        """
+        status, text = self._describe(error)
         if self.is_done:
             return
         self.is_done = True  # what the engine answers from now on has no effect
         self.give_up()
-        self._conclude(*self._describe(error))
+        self._conclude(status, text)
 
-    def _conclude(self, status: Status, text: str) -> None:
+    def refuse_head(self, block: bytes, status: Status, text: str) -> None:
+        """End a call that its head rules out, by a ``block`` of headers that says so."""
+        self._conclude(status, text, block)
+
+    def _conclude(self, status: Status, text: str, block: bytes = b"") -> None:
         self.status = status
         self.error = text
         self._settle()
         connection = self.connection
-        if self._has_headers:
+        if block:
+            connection.h2.finish(self.stream, block)
+        elif self._has_headers:
             connection.h2.finish(self.stream, trailers(status, text))
         elif status is Status.OK:
             connection.h2.send_headers(self.stream, RESPONSE_HEADERS)
@@ -228,18 +246,13 @@ class Call(MessageReader):
             connection.h2.finish(self.stream, trailers_only(status, text))
         connection.flush(self.stream)
 
-    def take_error(self, error: BaseException) -> None:
-        """End the call with ``error``: what was not foreseen is logged, and the client learns nothing of it."""
-        if not self.is_done:
-            self._conclude(*self._describe(error))
-
     def _describe(self, error: BaseException) -> tuple[Status, str]:
         if isinstance(error, BiremeError):
             return status_of(error), error.message
         if isinstance(error, Refusal):
             return error.status, error.text
         log.error("%r failed", self, exc_info=error)
-        return Status.INTERNAL, _INTERNAL_ERROR
+        return Status.INTERNAL, INTERNAL_ERROR
 
     # The end
 
@@ -254,17 +267,18 @@ class Call(MessageReader):
 
     def _expire(self) -> None:
         self._timer = None
-        self.abort(Refusal(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))
+        self.take_error(Refusal(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED))
 
     def give_up(self) -> None:
         """Let go of what is under way for a client that waits no longer."""
+        self.connection.forget(self)
         if self.work is not None:
             self.work.cancel()
         if self.request is not None:
             self.api.server.cancel(self.request)
 
     def drain(self) -> None:
-        """The server is about to close: end the call if nothing of it is under way."""
+        """The server takes no more calls: end this one as soon as nothing is under way for it."""
 
     def _settle(self) -> None:
         """Note that the call is over; its client is told by the caller."""
@@ -272,10 +286,10 @@ class Call(MessageReader):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._num_memory:
-            self.connection.memory.give_back(self._num_memory)
-            self._num_memory = 0
         connection = self.connection
+        if self._num_held:
+            connection.memory.give_back(self._num_held)
+            self._num_held = 0
         if self._num_expected:
             connection.release(self._num_expected)
             self._num_expected = 0
@@ -285,9 +299,10 @@ class Call(MessageReader):
         if server_log.verbose_enabled:
             self._log()
         self.stop()
-        # Breaks the cycles of call, stream and request: the collector has nothing to find.
+        # Breaks the cycles of call, stream, request and task: the collector has nothing to find.
         self.stream.receiver = ENDED
         self.request = None
+        self.work = None
 
     def _log(self) -> None:
         log.debug(
@@ -307,7 +322,7 @@ class Call(MessageReader):
         num_sweeps = self._swept[1] + 1
         self._swept = (progress, num_sweeps)
         if num_sweeps >= most:
-            self.fail(Status.UNAVAILABLE, "the rest of a message did not arrive in time")
+            self.take_error(Refusal(Status.UNAVAILABLE, "the rest of a message did not arrive in time"))
 
     @property
     def is_receiving(self) -> bool:
@@ -343,9 +358,6 @@ class _Ended:
     def sweep(self, most: int) -> None:
         """Do nothing."""
 
-    def resume(self) -> None:
-        """Do nothing."""
-
 
 ENDED: Final[Any] = _Ended()
 
@@ -369,9 +381,12 @@ class UnaryCall(Call):
         if self._message is not None:
             self.fail(Status.INTERNAL, "expected one request message, got more")
             return
+        size = len(message)
+        if size > SMALL_SIZE and not self._num_held and not self.hold(size):
+            return
         self._message = message
         self._is_compressed = is_compressed
-        self.bytes_in = len(message)
+        self.bytes_in = size
 
     def take_end(self) -> None:
         """Begin, unless the client has to take earlier answers first."""
@@ -384,18 +399,21 @@ class UnaryCall(Call):
 
     def resume(self) -> None:
         """Begin."""
-        message, self._message = self._message, b""
-        if self.is_done or message is None:
-            return
+        message, self._message = self._message, None  # so that no more than the request keeps it
+        assert message is not None
         try:
             if not self._is_compressed:
                 self.begin(message)
             elif len(message) <= INLINE_INFLATE_SIZE:
-                self.begin(self.inflate(message))
+                self._begin_plain(self.inflate(message))
             else:
                 self.work = self.api.spawn_preparation(self, self._inflate(message))
         except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
             self.take_error(error)
 
     async def _inflate(self, message: Buffer) -> None:
-        self.begin(await self.api.in_thread(self.inflate, message))
+        self._begin_plain(await self.api.in_thread(self.inflate, message))
+
+    def _begin_plain(self, message: bytes) -> None:
+        self._count(len(message))
+        self.begin(message)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from bireme.frontend.grpc.keepalive import Due, Keepalive
 from bireme.telemetry import log as server_log
-from bireme.wire.grpc.status import Status
 from bireme.wire.http2 import ErrorCode, Http2Connection, Receiver, Stream
 
 if TYPE_CHECKING:
+    from bireme.frontend.grpc.call import Call
     from bireme.frontend.grpc.listener import GrpcListener
+    from bireme.frontend.grpc.options import GrpcOptions
 
 log = server_log.get_logger(__name__)
 
@@ -37,7 +37,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_age_ms",
         "_has_sent",
-        "_is_draining",
+        "_is_drained",
+        "_is_ending",
         "_is_receiving",
         "_is_retired",
         "_is_waking",
@@ -77,9 +78,13 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._has_sent = False
         """Whether a call was answered since the client's last ping."""
         self._is_retired = False
-        self._is_draining = False
+        """Whether the client was asked to open no more calls."""
+        self._is_ending = False
+        """Whether no more calls are taken: the connection closes with the last one."""
+        self._is_drained = False
+        """Whether its calls were asked to end."""
         self._num_received = 0
-        self._waiting: deque[tuple[Any, int]] = deque()
+        self._waiting: dict[Any, int] = {}
         """Calls that go on when the client has taken earlier answers, and the size of the answer that each expects."""
         self._is_waking = False
         self._num_expected = 0
@@ -128,7 +133,6 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Cancel what the client no longer waits for."""
         self.is_lost = True
-        self._is_receiving = True  # nothing is written any more
         self.h2.connection_lost()
         self._waiting.clear()
         self._unsent_streams.clear()
@@ -148,13 +152,17 @@ class GrpcConnection(asyncio.BufferedProtocol):
             return
         h2, transport = self.h2, self._transport
         while output := h2.take_output():
+            if self._unsent_streams:
+                self._has_sent = (
+                    True  # most likely: answers that had to wait move on when the client opens its windows
+                )
             if len(output) == 1:
                 transport.write(output[0])
             elif sum(map(len, output)) <= _JOIN_LIMIT:
                 transport.write(b"".join(output))
             else:
                 transport.writelines(output)
-        if h2.is_closed or (self._is_draining and not h2.streams):
+        if h2.is_closed or (self._is_ending and not h2.streams):
             self._close()
         elif self._waiting:
             self._wake()
@@ -178,14 +186,6 @@ class GrpcConnection(asyncio.BufferedProtocol):
         busy_poll = self._listener.busy_poll
         if busy_poll is not None and not self.h2.streams:
             busy_poll.extend()
-
-    def refuse(self, stream: Stream, block: bytes, status: Status, text: str, path: bytes) -> None:
-        """Answer a call that cannot be taken by one ``block`` of headers."""
-        self.statuses[status] += 1
-        if server_log.verbose_enabled:
-            log.debug("gRPC call: %s refused with %s: %s", path.decode("latin-1"), status.name, text)
-        self.h2.finish(stream, block)
-        self.flush(stream)
 
     def admits(self, size: int) -> bool:
         """Whether an inference whose answer has ``size`` bytes may begin, and before those that wait: see `wait`."""
@@ -221,7 +221,14 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def wait(self, call: Any, size: int) -> None:
         """Have ``call.resume()`` called when there is room for an answer of ``size`` bytes; calls that wait keep their order."""
         call.is_waiting = True
-        self._waiting.append((call, size))
+        self._waiting[call] = size
+
+    def forget(self, call: Call) -> None:
+        """Let ``call`` wait no longer; those behind it may go on."""
+        if call.is_waiting:
+            call.is_waiting = False
+            del self._waiting[call]
+            self._wake()
 
     def _wake(self) -> None:
         if not self._is_waking:
@@ -230,8 +237,12 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _resume_waiting(self) -> None:
         self._is_waking = False
-        while self._waiting and self._has_room(self._waiting[0][1]):
-            call, _ = self._waiting.popleft()
+        waiting = self._waiting
+        while waiting:
+            call, size = next(iter(waiting.items()))
+            if not self._has_room(size):
+                return
+            del waiting[call]
             call.is_waiting = False
             call.resume()
 
@@ -251,9 +262,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         stream.receiver.cancel()  # type: ignore[attr-defined]
 
     def stream_drained(self, stream: Stream) -> None:
-        """Let a call that waits for its client go on."""
+        """Count its answers no more. What waits for that goes on after they have been written."""
         self._unsent_streams.pop(stream.id, None)
-        stream.receiver.resume()  # type: ignore[attr-defined]
 
     def ping_acknowledged(self, data: bytes) -> None:
         """Nothing to do: whatever comes shows that the client is there."""
@@ -279,13 +289,19 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def drain(self) -> None:
         """Take no more calls, and close when those there are have ended; at once when there are none."""
-        if self._is_draining or self.is_lost:
+        if self._is_drained or self.is_lost:
             return
-        self._is_draining = self._is_retired = True
-        self.h2.go_away(ErrorCode.NO_ERROR)
+        self._is_drained = True
+        self._take_no_more()
         for stream in tuple(self.h2.streams.values()):
-            stream.receiver.drain()  # type: ignore[attr-defined]
+            if not stream.is_closed:  # by what was done on the way
+                stream.receiver.drain()  # type: ignore[attr-defined]
         self._write()
+
+    def _take_no_more(self) -> None:
+        if not self._is_ending:
+            self._is_ending = self._is_retired = True
+            self.h2.go_away(ErrorCode.NO_ERROR)
 
     def abort(self) -> None:
         """Cut the connection; what is in flight is cancelled."""
@@ -294,9 +310,31 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def sweep(self) -> None:
         """Look at the clock for everything that may last too long."""
         options = self._listener.grpc_options
-        interval_ms = int(self._listener.sweep_interval_s * 1000)
+        interval_s = self._listener.sweep_interval_s
         self.h2.tick()
-        self._sweep_age(interval_ms)
+        self._age_ms += int(interval_s * 1000)
+        if self._is_too_old(options) or self._is_gone(options):
+            self.abort()
+            return
+        if options.stall_timeout_s:
+            self._sweep_stalls(max(1, round(options.stall_timeout_s / interval_s)))
+        self._write()
+
+    def _is_too_old(self, options: GrpcOptions) -> bool:
+        """Ask a client to leave when its connection grows too old; return whether it has to."""
+        if not self._max_age_ms or self._age_ms < self._max_age_ms:
+            return False
+        if not self._is_retired:
+            self.retire()
+        else:  # a sweep later, when the client knows and what it had already sent has come
+            self._take_no_more()
+        grace_ms = options.max_connection_age_grace_ms
+        return bool(grace_ms) and self._age_ms >= self._max_age_ms + grace_ms
+
+    def _is_gone(self, options: GrpcOptions) -> bool:
+        """Ping a silent client when it is time; return whether it has not answered, or never said anything."""
+        if not self._num_received:
+            return 0 < options.stall_timeout_s * 1000 <= self._age_ms
         if self._has_sent:
             self._has_sent = False
             self._keepalive.data_sent()
@@ -305,51 +343,27 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self.h2.send_ping(_KEEPALIVE_DATA)
         elif due is Due.LOST:
             log.info("a client answered no ping for %d ms: connection closed", options.keepalive_timeout_ms)
-            self.abort()
-            return
-        if options.stall_timeout_s:
-            self._sweep_stalls(max(1, round(options.stall_timeout_s / self._listener.sweep_interval_s)))
-        self._write()
-
-    def _sweep_age(self, interval_ms: int) -> None:
-        if not self._max_age_ms:
-            return
-        self._age_ms += interval_ms
-        grace_ms = self._listener.grpc_options.max_connection_age_grace_ms
-        if self._age_ms < self._max_age_ms:
-            return
-        if not self._is_retired:
-            self.retire()
-        elif not self._is_draining:
-            self.h2.go_away(ErrorCode.NO_ERROR)
-            self._is_draining = True
-        elif grace_ms and self._age_ms >= self._max_age_ms + grace_ms:
-            self.abort()
+        return due is Due.LOST
 
     def _sweep_stalls(self, most: int) -> None:
         """End what has not come further for ``most`` sweeps: messages that arrive, and answers that are not taken."""
         before, self._swept = self._swept, {}
-        unsent = {0: self._transport.get_write_buffer_size()}
-        for stream in tuple(self.h2.streams.values()):
-            stream.receiver.sweep(most)  # type: ignore[attr-defined]
-            if stream.unsent_size:
-                unsent[stream.id] = stream.unsent_size
-        for stream_id, size in unsent.items():
-            if not size:
-                continue
-            last_size, num_sweeps = before.get(stream_id, (-1, 0))
-            num_sweeps = num_sweeps + 1 if size == last_size else 0
-            self._swept[stream_id] = (size, num_sweeps)
-            if num_sweeps >= most:
-                self._give_up(stream_id)
-
-    def _give_up(self, stream_id: int) -> None:
-        stream = self.h2.streams.get(stream_id)
-        if stream is None:
+        size = self._transport.get_write_buffer_size()
+        if size and self._has_stalled(0, size, before, most):
             self.abort()
             return
-        stream.receiver.cancel()  # type: ignore[attr-defined]
-        self.h2.reset(stream, ErrorCode.CANCEL)
+        for stream in tuple(self.h2.streams.values()):
+            if not stream.is_closed:  # by what was done on the way
+                stream.receiver.sweep(most)  # type: ignore[attr-defined]
+            if stream.unsent_size and self._has_stalled(stream.id, stream.unsent_size, before, most):
+                stream.receiver.cancel()  # type: ignore[attr-defined]
+                self.h2.reset(stream, ErrorCode.CANCEL)
+
+    def _has_stalled(self, key: int, size: int, before: dict[int, tuple[int, int]], most: int) -> bool:
+        last_size, num_sweeps = before.get(key, (-1, 0))
+        num_sweeps = num_sweeps + 1 if size == last_size else 0
+        self._swept[key] = (size, num_sweeps)
+        return num_sweeps >= most
 
     def __repr__(self) -> str:
         return f"GrpcConnection({self.h2!r})"

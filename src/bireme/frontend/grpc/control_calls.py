@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from bireme.frontend.grpc.api import GrpcApi
 from bireme.frontend.grpc.call import Call, Route, UnaryCall
 from bireme.frontend.grpc.connection import GrpcConnection
-from bireme.frontend.grpc.methods import StreamMethod, UnaryMethod
+from bireme.frontend.grpc.methods import StreamHandler, StreamMethod, UnaryMethod
 from bireme.types import Buffer
 from bireme.wire.grpc import UnreadableMessage, message_class
 from bireme.wire.grpc.status import Refusal, Status
@@ -87,6 +87,7 @@ class StreamCall(Call):
     def __init__(self, api: GrpcApi, connection: GrpcConnection, stream: Stream, route: StreamRoute) -> None:
         super().__init__(api, connection, stream, route)
         self._request = route.method.request
+        self._handler: StreamHandler | None = None
         self._handler = route.method.open(api, _Messages(self))
 
     def take_message(self, message: Buffer, is_compressed: bool) -> None:  # noqa: FBT001
@@ -94,6 +95,7 @@ class StreamCall(Call):
         self.bytes_in += len(message)
         try:
             plain = self.inflate(message) if is_compressed else message
+            assert self._handler is not None
             self._handler.take(parse(self._request, plain))
         except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
             self.take_error(error)
@@ -101,27 +103,31 @@ class StreamCall(Call):
     def take_end(self) -> None:
         """Tell the handler."""
         try:
+            assert self._handler is not None
             self._handler.end()
         except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
             self.take_error(error)
 
     def give_up(self) -> None:
         """Tell the handler that nobody listens any more."""
-        self._handler.cancel()
+        super().give_up()
+        if self._handler is not None:
+            self._handler.cancel()
 
-    def resume(self) -> None:
-        """Go on; nothing waits."""
+    def _settle(self) -> None:
+        super()._settle()
+        self._handler = None  # breaks the cycle of the two
 
     def drain(self) -> None:
         """End the call: such streams have no end of their own."""
-        self.abort(Refusal(Status.UNAVAILABLE, "Server exiting"))
+        self.take_error(Refusal(Status.UNAVAILABLE, "Server exiting"))
 
     def send_message(self, message: Any) -> None:
         """Send a message; a client that reads none of many is cut off."""
         if self.is_done:
             return
         if self.stream.unsent_size > _MAX_UNSENT_BYTES:
-            self.abort(Refusal(Status.RESOURCE_EXHAUSTED, "the client reads no answers"))
+            self.take_error(Refusal(Status.RESOURCE_EXHAUSTED, "the client reads no answers"))
             return
         data: bytes = message.SerializeToString()
         self.send((data,), len(data))

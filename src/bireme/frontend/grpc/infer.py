@@ -51,12 +51,7 @@ class InferRoute(Route):
 class InferCall(UnaryCall):
     """One ``ModelInfer``."""
 
-    __slots__ = ("_decoded",)
-
-    def __init__(self, api: GrpcApi, connection: GrpcConnection, stream: Stream, route: Route) -> None:
-        super().__init__(api, connection, stream, route)
-        self._decoded: tuple[InferenceRequest, Buffer] | None = None
-        """A request that waits for the client to take earlier answers, and its message."""
+    __slots__ = ()
 
     def begin(self, message: Buffer) -> None:
         """Hand the request to the engine; `respond` is called with the response."""
@@ -67,15 +62,14 @@ class InferCall(UnaryCall):
             self._submit(decode(self.api, self.route, message, self.respond), message)
 
     def resume(self) -> None:
-        """Go on with a request that had to wait, or begin."""
-        if self._decoded is None:
+        """Begin, or go on with a request that is decoded and had to wait for the client to take earlier answers."""
+        if self.request is None:
             super().resume()
             return
-        (request, message), self._decoded = self._decoded, None
-        if self.is_done:
-            return
+        message, self._message = self._message, None
+        assert message is not None
         try:
-            self._submit(request, message, is_admitted=True)
+            self._submit(self.request, message, is_admitted=True)
         except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
             self.take_error(error)
 
@@ -84,9 +78,12 @@ class InferCall(UnaryCall):
         model = server.model(request.model_name, request.model_version)
         if is_decoupled(model):
             raise Unsupported(_DECOUPLED)
+        # Before the request is given away: it may be answered within the call.
+        self.request = request
+        self.model = model
         expected = self.api.expected_size(request.model_name)
         if not is_admitted and not self.connection.admits(expected):
-            self._decoded = (request, message)
+            self._message = message
             self.connection.wait(self, expected)
             return
         self.connection.expect(expected)
@@ -94,9 +91,6 @@ class InferCall(UnaryCall):
         if has_large_bytes(self.api, request, message):
             self.work = self.api.spawn_preparation(self, self._submit_bytes(request))
             return
-        # Both before the request is given away: it may be answered within the call.
-        self.request = request
-        self.model = model
         server.submit(request)
 
     async def _decode(self, message: Buffer) -> None:
@@ -104,7 +98,6 @@ class InferCall(UnaryCall):
 
     async def _submit_bytes(self, request: InferenceRequest) -> None:
         self.model = await check_bytes(self.api, request)
-        self.request = request
         self.api.server.submit(request)
 
     def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:

@@ -13,7 +13,11 @@ _FALLBACK_BYTES: Final = 2 << 30
 
 
 class ReceiveMemory:
-    """Counts bytes as they arrive, not as they are announced: an announcement costs a client nothing. Loop thread only."""
+    """Counts bytes as they arrive, not as they are announced: an announcement costs a client nothing. Loop thread only.
+
+    A message counts until its request is answered, given up or cancelled. What a model still computes for one that was
+    cancelled is bounded by the model's instances, and what is inflated at the same time by the front end's threads.
+    """
 
     __slots__ = ("limit", "num_held")
 
@@ -34,6 +38,11 @@ class ReceiveMemory:
                 f"the server's memory for received messages is used up: {self.num_held} of {self.limit} bytes are in use",
             )
         self.num_held += num_bytes
+
+    @property
+    def num_free(self) -> int:
+        """Bytes that can still be taken."""
+        return self.limit - self.num_held
 
     def give_back(self, num_bytes: int) -> None:
         """Count bytes that are not needed any more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bireme.frontend.grpc.api import GrpcApi
-from bireme.frontend.grpc.call import ENDED, Route
+from bireme.frontend.grpc.call import DEADLINE_EXCEEDED, Call, Route
 from bireme.frontend.grpc.connection import GrpcConnection
 from bireme.frontend.grpc.control_calls import MethodRoute, StreamRoute
 from bireme.frontend.grpc.errors import status_of
@@ -31,20 +31,20 @@ _NS_PER_S: Final = 1_000_000_000
 class RefusedRoute(Route):
     """Answers every call with the same block of headers."""
 
-    __slots__ = ("_block", "_status", "_text")
+    __slots__ = ("_api", "_block", "_status", "_text")
 
-    def __init__(self, path: bytes, block: bytes, status: Status, text: str) -> None:
+    def __init__(self, api: GrpcApi, path: bytes, block: bytes, status: Status, text: str) -> None:
         super().__init__(path, 0)
+        self._api = api
         self._block = block
         self._status = status
         self._text = text
 
     def open(self, connection: GrpcConnection, stream: Stream) -> Receiver:
         """Refuse a call."""
-        stream.receiver = ENDED
-        connection.refuse(stream, self._block, self._status, self._text, self.path)
-        receiver: Receiver = ENDED
-        return receiver
+        call = Call(self._api, connection, stream, self)
+        call.refuse_head(self._block, self._status, self._text)
+        return call
 
 
 class Router:
@@ -62,37 +62,41 @@ class Router:
     def resolve(self, head: RequestHead) -> Route:
         """Return the route of a call that begins with ``head``."""
         if head.method != b"POST":
-            return RefusedRoute(head.path, http_refusal(405), Status.UNIMPLEMENTED, "not a POST request")
+            return self._refuse(head, Status.UNIMPLEMENTED, "not a POST request", http_refusal(405))
         fields = dict(head.headers)
         if not _is_grpc(fields.get(b"content-type", b"")):
-            return RefusedRoute(
-                head.path, http_refusal(415), Status.UNIMPLEMENTED, "the content type is not application/grpc"
-            )
+            text = "the content type is not application/grpc"
+            return self._refuse(head, Status.UNIMPLEMENTED, text, http_refusal(415))
         try:
             return self._resolve(head, fields)
         except Refusal as refusal:
-            extra: tuple[tuple[bytes, bytes], ...] = ()
-            if refusal.status is Status.UNIMPLEMENTED:
-                extra = ((b"grpc-accept-encoding", ACCEPT_ENCODING),)
-            return _refused(head, refusal.status, refusal.text, extra)
+            status, text = refusal.status, refusal.text
+            block = b""
+            if status is Status.UNIMPLEMENTED:
+                block = trailers_only(status, text, ((b"grpc-accept-encoding", ACCEPT_ENCODING),))
+            return self._refuse(head, status, text, block)
         except BiremeError as error:
-            return _refused(head, status_of(error), error.message)
+            return self._refuse(head, status_of(error), error.message)
+
+    def _refuse(self, head: RequestHead, status: Status, text: str, block: bytes = b"") -> RefusedRoute:
+        return RefusedRoute(self._api, head.path, block or trailers_only(status, text), status, text)
 
     def _resolve(self, head: RequestHead, fields: dict[bytes, bytes]) -> Route:
         path = head.path
         found = self._find(head)
         if found is None:
-            return _refused(head, Status.UNIMPLEMENTED, f"unknown method {path.decode('latin-1')}")
+            return self._refuse(head, Status.UNIMPLEMENTED, f"unknown method {path.decode('latin-1')}")
         category, route = found
         restriction = self._restrictions.get(category)
-        if restriction is not None and (restriction[0], restriction[1]) not in head.headers:
+        if restriction is not None and restriction not in head.headers:
             name = restriction[0].decode("latin-1")
-            return _refused(
-                head, Status.UNAVAILABLE, f"This protocol is restricted, expecting header '{name}'"
-            )
+            text = f"This protocol is restricted, expecting header '{name}'"
+            return self._refuse(head, Status.UNAVAILABLE, text)
         timeout = fields.get(b"grpc-timeout")
         if timeout is not None:
             route.timeout_s = parse_timeout(timeout) / _NS_PER_S
+            if not route.timeout_s:
+                return self._refuse(head, Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
         route.encoding = parse_encoding(fields.get(b"grpc-encoding"))
         if category == "inference":
             level = self._api.options.response_compression_level
@@ -114,19 +118,10 @@ class Router:
         return None
 
 
-def _refused(
-    head: RequestHead, status: Status, text: str, extra: tuple[tuple[bytes, bytes], ...] = ()
-) -> RefusedRoute:
-    return RefusedRoute(head.path, trailers_only(status, text, extra), status, text)
-
-
 def _is_grpc(content_type: bytes) -> bool:
     """Whether a content type is gRPC's, with or without a subtype or parameters. gRPC-Web is another protocol."""
-    return content_type.startswith(_CONTENT_TYPE) and content_type[len(_CONTENT_TYPE) :][:1] in (
-        b"",
-        b"+",
-        b";",
-    )
+    rest = content_type.removeprefix(_CONTENT_TYPE)
+    return len(rest) < len(content_type) and rest[:1] in (b"", b"+", b";")
 
 
 def _restrictions_by_category(

@@ -10,11 +10,12 @@ Source: Triton ``stream_infer_handler.cc``, ``infer_handler.h`` (``GrpcErrorTrac
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from bireme.engine.model import Model
 from bireme.frontend.grpc.api import GrpcApi
-from bireme.frontend.grpc.call import INLINE_INFLATE_SIZE, Call, Route
+from bireme.frontend.grpc.call import INLINE_INFLATE_SIZE, INTERNAL_ERROR, Call, Route
 from bireme.frontend.grpc.connection import GrpcConnection
 from bireme.frontend.grpc.infer import (
     SHUTTING_DOWN,
@@ -43,7 +44,8 @@ from bireme.wire.http2 import Receiver, RequestHead, Stream
 log = get_logger(__name__)
 
 _STRICT: Final = (b"triton_grpc_error", b"true")
-_INTERNAL_ERROR = "internal error; the server's log has the details"
+_MESSAGE_OVERHEAD: Final = 512
+"""Bytes that a message costs beside its own, as long as it waits or is in the engine."""
 
 
 class StreamInferRoute(Route):
@@ -70,15 +72,15 @@ class _Item:
         "is_complete",
         "is_decoupled",
         "is_encoding",
-        "memory",
         "model",
+        "num_held",
         "ready",
         "request",
     )
 
-    def __init__(self, call: StreamInferCall, num_memory: int) -> None:
+    def __init__(self, call: StreamInferCall, num_held: int) -> None:
         self.call = call
-        self.memory = num_memory
+        self.num_held = num_held
         """Bytes of its message that count as received memory."""
         self.expected = 0
         """Bytes of the response that the connection expects of it."""
@@ -89,7 +91,7 @@ class _Item:
         """Whether its last response has come."""
         self.is_encoding = False
         """Whether a response is being completed, so that later ones must wait."""
-        self.ready: deque[EncodedMessage | bytes | None] = deque()
+        self.ready: deque[EncodedMessage | bytes] = deque()
 
     def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
         """Take a response of the engine; never raises."""
@@ -103,7 +105,8 @@ class StreamInferCall(Call):
         "_decoded",
         "_has_ended",
         "_inbox",
-        "_is_preparing",
+        "_is_beginning",
+        "_is_draining",
         "_is_strict",
         "_items",
         "_max_items",
@@ -118,13 +121,15 @@ class StreamInferCall(Call):
         self._max_items = api.options.max_held_requests
         self._inbox: deque[tuple[Buffer, bool, int]] = deque()
         """Messages that have not begun: whether they are compressed, and the memory that they count for."""
-        self._is_preparing = False
-        """Whether a request is being decoded beside the loop; those behind it wait, to keep their order."""
+        self._is_beginning = False
+        """Whether a request is on its way to the engine; those behind it wait, to keep their order."""
+        self._is_draining = False
         self._items: dict[_Item, None] = {}
         """Requests that are not over."""
         self._order: deque[_Item] = deque()
         """Those of them with one response, in the order in which the responses leave."""
         self._has_ended = False
+        """Whether the client has sent its last message."""
         self._decoded: tuple[_Item, InferenceRequest, Buffer] | None = None
         """A request that waits for the client to take earlier responses, and its message."""
 
@@ -132,9 +137,14 @@ class StreamInferCall(Call):
 
     def take_message(self, message: Buffer, is_compressed: bool) -> None:  # noqa: FBT001
         """Begin a request, or keep it until its turn."""
-        self.bytes_in += len(message)
-        num_memory, self._num_memory = self._num_memory, 0
-        self._inbox.append((message, is_compressed, num_memory))
+        size = len(message)
+        if not self.hold(
+            size + _MESSAGE_OVERHEAD - self._num_held
+        ):  # what was received in place has been counted
+            return
+        self.bytes_in += size
+        num_held, self._num_held = self._num_held, 0
+        self._inbox.append((message, is_compressed, num_held))
         self._begin_waiting()
 
     def take_end(self) -> None:
@@ -144,8 +154,6 @@ class StreamInferCall(Call):
 
     def resume(self) -> None:
         """Go on with what had to wait for the client to take earlier responses."""
-        if self.is_waiting or self.is_done:
-            return
         if self._decoded is not None:
             (item, request, message), self._decoded = self._decoded, None
             try:
@@ -155,52 +163,63 @@ class StreamInferCall(Call):
         self._begin_waiting()
 
     def _begin_waiting(self) -> None:
+        """Begin the requests whose turn it is. End the call if nothing is left of it."""
         inbox = self._inbox
         while inbox and not self._must_wait and len(self._items) < self._max_items:
             if not self.connection.admits(0):
                 self.connection.wait(self, 0)
                 return
-            message, is_compressed, num_memory = inbox.popleft()
-            self._begin(message, _Item(self, num_memory), is_compressed=is_compressed)
+            message, is_compressed, num_held = inbox.popleft()
+            item = _Item(self, num_held)
+            self._items[item] = None
+            # Responses may come within the call: they must find that what is behind waits, or each would begin the next.
+            self._is_beginning = True
+            self._begin(message, item, is_compressed=is_compressed)
+        self._end_if_over()
 
     @property
     def _must_wait(self) -> bool:
         """Whether a request in front of those that have not begun holds them up."""
-        return self._is_preparing or self.is_waiting or self.is_done
+        return self._is_beginning or self.is_waiting or self.is_done
 
     def _begin(self, message: Buffer, item: _Item, *, is_compressed: bool) -> None:
-        self._items[item] = None
         try:
             check_accepting(self.api)
             if is_compressed and len(message) > INLINE_INFLATE_SIZE:
-                self._prepare(item, message, is_compressed=True)
+                self._prepare(self._decode(item, message, is_compressed=True))
                 return
             if is_compressed:
-                message = self.inflate(message)
+                message = self._hold_plain(item, self.inflate(message))
             if is_heavy_to_decode(message):
-                self._prepare(item, message, is_compressed=False)
+                self._prepare(self._decode(item, message, is_compressed=False))
                 return
             self._submit(item, decode(self.api, self.route, message, item.respond), message)
         except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
             self._refuse_item(item, message, error)
 
-    def _prepare(self, item: _Item, message: Buffer, *, is_compressed: bool) -> None:
-        self._is_preparing = True
-        self.work = self.api.spawn_preparation(self, self._begin_beside(item, message, is_compressed))
+    def _prepare(self, work: Coroutine[Any, Any, None]) -> None:
+        self.work = self.api.spawn_preparation(self, work)
 
-    async def _begin_beside(self, item: _Item, message: Buffer, is_compressed: bool) -> None:  # noqa: FBT001
+    def _hold_plain(self, item: _Item, message: bytes) -> bytes:
+        """Count an inflated message, too.
+
+        Raises:
+            Refusal: there is no room for it.
+        """
+        self.connection.memory.take(len(message))
+        item.num_held += len(message)
+        return message
+
+    async def _decode(self, item: _Item, message: Buffer, *, is_compressed: bool) -> None:
         """Do in a thread what would hold up the loop, then go on as usual."""
         try:
             if is_compressed:
-                message = await self.api.in_thread(self.inflate, message)
+                message = self._hold_plain(item, await self.api.in_thread(self.inflate, message))
             request = await self.api.in_thread(decode, self.api, self.route, message, item.respond)
             self._submit(item, request, message)
         except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
             self._refuse_item(item, message, error)
-        finally:
-            self._is_preparing = False
         self._begin_waiting()
-        self._end_if_over()
 
     def _submit(
         self, item: _Item, request: InferenceRequest, message: Buffer, *, is_admitted: bool = False
@@ -220,60 +239,72 @@ class StreamInferCall(Call):
         if not item.is_decoupled:
             self._order.append(item)
         if has_large_bytes(self.api, request, message):
-            self._is_preparing = True
-            self.work = self.api.spawn_preparation(self, self._submit_bytes(item, request))
+            self._prepare(self._submit_bytes(item, request))
             return
         server.submit(request)
+        self._is_beginning = False
 
     async def _submit_bytes(self, item: _Item, request: InferenceRequest) -> None:
         try:
             item.model = await check_bytes(self.api, request)
             self.api.server.submit(request)
+            self._is_beginning = False
         except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
             self._refuse_item(item, b"", error)
-        finally:
-            self._is_preparing = False
         self._begin_waiting()
-        self._end_if_over()
 
     def _refuse_item(self, item: _Item, message: Buffer, error: Exception) -> None:
         """Tell what is wrong with a request that did not reach its model."""
-        if self.is_done:
+        if self.is_done or isinstance(error, (Refusal, UnreadableMessage)):
+            self.take_error(error)  # what follows such a message cannot be trusted
             return
-        if isinstance(error, (Refusal, UnreadableMessage)):  # what follows such a message cannot be trusted
-            self.abort(error)
-            return
-        request_id = item.request.id if item.request is not None else peek_request_id(message)
-        if not item.is_decoupled and item.request is None:
+        if item.request is not None:
+            request_id = item.request.id
+        else:
+            request_id = peek_request_id(message)
             self._order.append(item)
         item.is_complete = True
         item.ready.append(encode_stream_error(self._text_of(error), id=request_id))
         self._send_ready(item)
+        self._is_beginning = False
 
     def _text_of(self, error: Exception) -> str:
         if isinstance(error, BiremeError):
             return error.message
         log.error("%r failed", self, exc_info=error)
-        return _INTERNAL_ERROR
+        return INTERNAL_ERROR
 
     # Responses out
 
     def take_response(self, item: _Item, request: InferenceRequest, response: InferenceResponse) -> None:
-        """Send a response, now or when its turn has come."""
+        """Send a response, now or when its turn has come; never raises."""
         item.is_complete = response.final
         if self.is_done:
             return
+        encoded: EncodedMessage | bytes | None
         try:
-            if response.error is None:
-                item.ready.append(self._encode(item, request, response))
-            elif self._is_strict:
-                self.abort(response.error)
-                return
+            if response.error is not None:
+                encoded = self._tell(response.error, request, is_final=response.final)
             else:
-                item.ready.append(_encode_error(self._text_of(response.error), request, response))
+                encoded = self._encode(item, request, response)
         except Exception as error:  # noqa: BLE001 (the engine must not be told of it: the client is)
-            item.ready.append(_encode_error(self._text_of(error), request, response))
+            encoded = self._tell(error, request, is_final=response.final)
+        if encoded is not None:
+            item.ready.append(encoded)
         self._send_ready(item)
+
+    def _tell(self, error: Exception, request: InferenceRequest, *, is_final: bool) -> bytes | None:
+        """Return the message that tells of an inference's error; None: the error has ended the call."""
+        if self._is_strict:
+            self.take_error(error)
+            return None
+        return encode_stream_error(
+            self._text_of(error),
+            id=request.id,
+            model_name=request.model_name,
+            model_version=request.model_version,
+            final=is_final,
+        )
 
     def _encode(
         self, item: _Item, request: InferenceRequest, response: InferenceResponse
@@ -299,32 +330,31 @@ class StreamInferCall(Call):
         return encoded
 
     def _send_ready(self, item: _Item) -> None:
-        """Send the responses whose turn has come: those of ``item``, and of what stood behind it."""
+        """Send the responses whose turn has come, those of ``item`` and of what stood behind it; begin what may begin then."""
         if item.is_decoupled:
             self._send_item(item)
         else:
             order = self._order
             while order and self._send_item(order[0]):
                 order.popleft()
-        if self._inbox:
-            self._begin_waiting()
-        self._end_if_over()
+        self._begin_waiting()
 
     def _send_item(self, item: _Item) -> bool:
-        """Send what is ready of ``item``; return whether it is over."""
+        """Send what is ready of ``item``; return whether it is over, and the call is not."""
         ready = item.ready
         while ready and not item.is_encoding and not self.is_done:
             encoded = ready.popleft()
-            if encoded is None:
-                continue
-            if isinstance(encoded, bytes):
+            if self.stream.unsent_size > self.api.options.max_unsent_bytes and item.is_decoupled:
+                # The others were begun with room for their response; such a model goes on and on.
+                self.take_error(Refusal(Status.RESOURCE_EXHAUSTED, "the client reads no answers"))
+            elif isinstance(encoded, bytes):
                 self.send((encoded,), len(encoded))
             elif encoded.is_complete and self.route.accepted is None:
                 self.send(encoded.pieces, encoded.nbytes)
             else:
                 item.is_encoding = True
                 self.api.spawn(self, self._finish(item, encoded))
-        if ready or item.is_encoding or not item.is_complete:
+        if self.is_done or item.is_encoding or not item.is_complete:
             return False
         self._close(item)
         return True
@@ -340,9 +370,11 @@ class StreamInferCall(Call):
             else:
                 self.send((packed,), len(packed), is_compressed=True)
         except BiremeError as error:
-            request = item.request
-            data = encode_stream_error(error.message, id="" if request is None else request.id)
-            self.send((data,), len(data))
+            if item.request is None:  # the call is over
+                return
+            told = self._tell(error, item.request, is_final=item.is_complete and not item.ready)
+            if told is not None:
+                self.send((told,), len(told))
         item.is_encoding = False
         self._send_ready(item)
 
@@ -350,49 +382,41 @@ class StreamInferCall(Call):
 
     def _close(self, item: _Item) -> None:
         self._items.pop(item, None)
-        if item.memory:
-            self.connection.memory.give_back(item.memory)
-            item.memory = 0
+        if item.num_held:
+            self.connection.memory.give_back(item.num_held)
+            item.num_held = 0
         if item.expected:
             self.connection.release(item.expected)
             item.expected = 0
         item.request = None  # breaks the cycle of item and request
 
     def _end_if_over(self) -> None:
-        if self._has_ended and not self._items and not self._inbox and not self._is_preparing:
+        if self._items or self._inbox:
+            return
+        if self._has_ended:
             self.succeed()
+        elif self._is_draining:
+            self.fail(Status.UNAVAILABLE, SHUTTING_DOWN)
 
     def give_up(self) -> None:
         """Take back every request that is not over."""
-        if self.work is not None:
-            self.work.cancel()
-        server = self.api.server
+        super().give_up()
         for item in tuple(self._items):
             if item.request is not None and not item.is_complete:
-                server.cancel(item.request)
+                self.api.server.cancel(item.request)
 
     def drain(self) -> None:
-        """End the call if no request of it is under way."""
-        if not self._items and not self._inbox:
-            self.fail(Status.UNAVAILABLE, SHUTTING_DOWN)
+        """End the call as soon as no request of it is under way."""
+        self._is_draining = True
+        self._end_if_over()
 
     def _settle(self) -> None:
         memory = self.connection.memory
         for item in tuple(self._items):
             self._close(item)
-        for _, _, num_memory in self._inbox:
-            memory.give_back(num_memory)
+        for _, _, num_held in self._inbox:
+            memory.give_back(num_held)
         self._inbox.clear()
         self._order.clear()
         self._decoded = None
         super()._settle()
-
-
-def _encode_error(text: str, request: InferenceRequest, response: InferenceResponse) -> bytes:
-    return encode_stream_error(
-        text,
-        id=request.id,
-        model_name=request.model_name,
-        model_version=request.model_version,
-        final=response.final,
-    )

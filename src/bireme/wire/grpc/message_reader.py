@@ -83,7 +83,9 @@ class MessageReader:
     def stop(self) -> None:
         """Let go of what has come of a message, and report nothing more."""
         self._is_stopped = True
-        self._is_whole = False
+        if self._is_whole:  # nothing has come of one
+            self._is_whole = False
+            return
         self._held = bytearray()
         self._memory = None
         self._target = _NOTHING
