@@ -52,7 +52,15 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     root = make_repository(tmp_path_factory.mktemp("models"), models)
     with running(ServeProcess("--model-repository", str(root))) as started:
         started.wait_for("is ready in")
-        with Bystander(started.grpc_address) as first:  # what is made on first use counts for nobody's flood
+        # What is made on first use, and what onnxruntime keeps of large answers, counts for nobody's flood.
+        with (
+            Bystander(started.grpc_address) as first,
+            GrpcSocket(
+                started.grpc_address, settings={INITIAL_WINDOW_SIZE: 0}, opens_windows=False
+            ) as client,
+        ):
+            ask_for_much(client, 20, INFER)
+            client.pump_for(0.2)
             wait_until(lambda: first.num_answers > 50)
         yield started
 
