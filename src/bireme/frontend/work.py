@@ -38,6 +38,7 @@ class Work:
         task = asyncio.get_running_loop().create_task(_answering(call, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # when it was cancelled before it began
         return task
 
     def spawn_preparation(self, call: Answerable, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
