@@ -276,6 +276,7 @@ def test_fifty_connections_at_once(server):
     wait_until(lambda: not server.grpc.num_connections)
 
 
+@pytest.mark.slow
 def test_a_thousand_calls_on_one_connection(server, channel):
     infer = infer_of(channel)
     calls = [infer.future(infer_message("plus_one", X=A * factor)) for factor in range(1000)]
