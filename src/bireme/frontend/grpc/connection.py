@@ -46,6 +46,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         "_listener",
         "_max_age_ms",
         "_num_expected",
+        "_num_idle_sweeps",
         "_num_received",
         "_scratch",
         "_swept",
@@ -92,6 +93,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._unsent_streams: dict[int, Stream] = {}
         """Streams with answers that the client has not taken yet."""
         self._keepalive = Keepalive(options, self._now_ms())
+        self._num_idle_sweeps = 0
+        """For how many sweeps no call has been open or begun."""
         self._age_ms = 0
         self._max_age_ms = options.max_connection_age_ms * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
         self._swept: dict[int, tuple[int, int]] = {}
@@ -250,6 +253,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def open_stream(self, stream: Stream) -> Receiver:
         """Begin a call."""
+        self._num_idle_sweeps = 0
         head = stream.head
         route = head.route
         if route is None:
@@ -313,23 +317,31 @@ class GrpcConnection(asyncio.BufferedProtocol):
         interval_s = self._listener.sweep_interval_s
         self.h2.tick()
         self._age_ms += int(interval_s * 1000)
-        if self._is_too_old(options) or self._is_gone(options):
+        if self._has_no_time_left(options) or self._is_gone(options):
             self.abort()
             return
         if options.stall_timeout_s:
             self._sweep_stalls(max(1, round(options.stall_timeout_s / interval_s)))
         self._write()
 
-    def _is_too_old(self, options: GrpcOptions) -> bool:
-        """Ask a client to leave when its connection grows too old; return whether it has to."""
-        if not self._max_age_ms or self._age_ms < self._max_age_ms:
-            return False
-        if not self._is_retired:
-            self.retire()
-        else:  # a sweep later, when the client knows and what it had already sent has come
-            self._take_no_more()
+    def _has_no_time_left(self, options: GrpcOptions) -> bool:
+        """Ask a client to leave when its connection grows too old, or has no use; return whether it has to leave now."""
+        is_old = 0 < self._max_age_ms <= self._age_ms
+        if is_old or self._is_idle(options):
+            if not self._is_retired:
+                self.retire()
+            else:  # a sweep later, when the client knows and what it had already sent has come
+                self._take_no_more()
         grace_ms = options.max_connection_age_grace_ms
-        return bool(grace_ms) and self._age_ms >= self._max_age_ms + grace_ms
+        return is_old and bool(grace_ms) and self._age_ms >= self._max_age_ms + grace_ms
+
+    def _is_idle(self, options: GrpcOptions) -> bool:
+        if self.h2.streams:
+            self._num_idle_sweeps = 0
+            return False
+        self._num_idle_sweeps += 1
+        idle_s = self._num_idle_sweeps * self._listener.sweep_interval_s
+        return 0 < options.idle_timeout_s <= idle_s
 
     def _is_gone(self, options: GrpcOptions) -> bool:
         """Ping a silent client when it is time; return whether it has not answered, or never said anything."""

@@ -62,6 +62,9 @@ class GrpcOptions(ListenOptions):
     ones wait."""
     stall_timeout_s: float = 60.0
     """Time without one byte of progress while a message is received or a response is sent."""
+    idle_timeout_s: float = 3600.0
+    """Time without a call after which a client is asked to end its connection (GOAWAY); it connects anew for its next
+    call. gRPC core's default is for ever, and so a client that has vanished would hold its descriptor for ever."""
     sweep_interval_s: float = 1.0
     """All timeouts but a call's deadline are counted in sweeps of this length, by one timer for all connections."""
     http2: Http2Limits = field(default_factory=Http2Limits)
