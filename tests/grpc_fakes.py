@@ -7,6 +7,8 @@ import functools
 import socket
 from typing import Any
 
+import numpy as np
+
 from bireme.frontend.grpc.api import GrpcApi
 from bireme.frontend.grpc.call import Call
 from bireme.frontend.grpc.connection import GrpcConnection
@@ -14,13 +16,23 @@ from bireme.frontend.grpc.listener import GrpcListener
 from bireme.frontend.grpc.options import GrpcOptions
 from bireme.frontend.grpc.routes import Router
 from grpc_calls import INFER, STREAM_INFER, infer_message
-from grpc_infer_messages import Response, StreamResponse
+from grpc_infer_messages import Request, Response, StreamResponse
 from grpc_socket import GRPC, Answer, GrpcSocket, framed
 from http_fakes import FakeServer, FakeTransport, until
 
 LIVE = "/inference.GRPCInferenceService/ServerLive"
 WATCH = "/grpc.health.v1.Health/Watch"
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+
+
+TEXTS = np.array([b"x" * 20] * 5000, dtype=np.object_)
+"""More than is decoded on the loop."""
+BYTES_MODEL = """
+name: "m" max_batch_size: 0
+input { name: "X" data_type: TYPE_STRING dims: [ -1 ] }
+output { name: "Y" data_type: TYPE_STRING dims: [ -1 ] }
+"""
+DECOUPLED = 'name: "m" model_transaction_policy { decoupled: true }'
 
 
 class GrpcTransport(FakeTransport):
@@ -174,6 +186,21 @@ def make_infer(model: str = "m", **settings: Any) -> bytes:
     return infer_message(model, **settings).SerializeToString()
 
 
+def typed_request(num_elements: int) -> bytes:
+    """A serialised request with so many typed contents, named ``typed``."""
+    message = Request(model_name="m", id="typed")
+    item = message.inputs.add(name="X", datatype="FP32", shape=[num_elements])
+    item.contents.fp32_contents.extend([1.0] * num_elements)
+    return message.SerializeToString()
+
+
+def classifying(k: int, size: int) -> bytes:
+    """A serialised request for the ``k`` best classes of ``size``."""
+    message = infer_message("m", X=np.arange(size, dtype=np.float32))
+    message.outputs.add(name="X").parameters["classification"].int64_param = k
+    return message.SerializeToString()
+
+
 def read_infer(message: bytes) -> Any:
     return Response.FromString(message)
 
@@ -199,17 +226,22 @@ async def turns(number: int = 3) -> None:
 
 
 __all__ = [
+    "BYTES_MODEL",
+    "DECOUPLED",
     "INFER",
     "LIVE",
     "REFLECTION",
     "STREAM_INFER",
+    "TEXTS",
     "WATCH",
     "GrpcClient",
     "GrpcScene",
+    "classifying",
     "framed",
     "in_loop",
     "make_infer",
     "read_infer",
     "read_stream",
     "turns",
+    "typed_request",
 ]

@@ -14,31 +14,22 @@ from bireme.engine.validation import RequestValidator
 from bireme.types import BackendFailed, InferenceResponse, NotFound, QueueFull, encode_bytes
 from bireme.wire.grpc.status import Status
 from grpc_calls import INFER
-from grpc_fakes import GrpcScene, framed, in_loop, make_infer, read_infer, turns
+from grpc_fakes import (
+    BYTES_MODEL,
+    DECOUPLED,
+    TEXTS,
+    GrpcScene,
+    classifying,
+    framed,
+    in_loop,
+    make_infer,
+    read_infer,
+    turns,
+    typed_request,
+)
 from http_fakes import FakeConfig, FakeModel, tensor
 
 X = np.arange(4, dtype=np.float32)
-TEXTS = np.array([b"x" * 20] * 5000, dtype=np.object_)
-BYTES_MODEL = """
-name: "m" max_batch_size: 0
-input { name: "X" data_type: TYPE_STRING dims: [ -1 ] }
-output { name: "Y" data_type: TYPE_STRING dims: [ -1 ] }
-"""
-DECOUPLED = 'name: "m" model_transaction_policy { decoupled: true }'
-
-
-def typed_request(num_elements: int) -> bytes:
-    message = service_pb2.ModelInferRequest(model_name="m", id="typed")
-    item = message.inputs.add(name="X", datatype="FP32", shape=[num_elements])
-    item.contents.fp32_contents.extend([1.0] * num_elements)
-    return message.SerializeToString()
-
-
-def classifying(k: int, size: int) -> bytes:
-    message = service_pb2.ModelInferRequest.FromString(make_infer(X=np.arange(size, dtype=np.float32)))
-    message.outputs.add(name="X").parameters["classification"].int64_param = k
-    return message.SerializeToString()
-
 
 # On the way in
 
