@@ -29,6 +29,7 @@ def parse_frames(data: bytes) -> list[Frame]:
     view = memoryview(data)
     while view:
         frame, length = Frame.parse_frame_header(view[:9])
+        assert len(view) >= 9 + length
         frame.parse_body(view[9 : 9 + length])
         frames.append(frame)
         view = view[9 + length :]
@@ -49,11 +50,12 @@ class Call:
         self.num_drained = 0
 
     def receive(self, data: memoryview) -> None:
-        assert not self.has_ended
+        self._check()
         assert len(data)
         self.body += data
 
     def get_target(self, size: int) -> memoryview | None:
+        self._check()
         assert size > 0
         if not self.handler.wants_memory:
             return None
@@ -61,14 +63,20 @@ class Call:
         return self.memory
 
     def advance(self, num_bytes: int) -> None:
+        self._check()
         assert self.memory is not None
+        assert 0 < num_bytes <= len(self.memory)
         self.body += self.memory[:num_bytes]
         self.num_direct += num_bytes
 
     def end(self) -> None:
-        assert not self.has_ended
+        self._check()
         self.has_ended = True
         self.handler.on_end(self)
+
+    def _check(self) -> None:
+        assert not self.has_ended, "something after the end"
+        assert not self.resets, "something after a reset"
 
 
 class RecordingHandler:
@@ -84,11 +92,13 @@ class RecordingHandler:
         self.on_end: Callable[[Call], None] = lambda call: None
 
     def open_stream(self, stream: Stream) -> Call:
+        assert stream.id not in self.calls
         call = self.calls[stream.id] = Call(self, stream)
         self.on_open(call)
         return call
 
     def reset_stream(self, stream: Stream, code: int) -> None:
+        assert not self.calls[stream.id].resets
         self.calls[stream.id].resets.append(code)
 
     def stream_drained(self, stream: Stream) -> None:
