@@ -14,6 +14,8 @@ from bireme.types import InvalidArgument
 T = TypeVar("T")
 
 _NUM_THREADS = 2
+_MAX_PREPARATIONS = 2
+"""Inflating or parsing may be followed by the decoding of BYTES; what comes later is not waited for."""
 
 
 class Answerable(Protocol):
@@ -55,9 +57,7 @@ class Work:
     async def settle(self, timeout_s: float) -> None:
         """Wait until what is being prepared now has been given to the engine; for ``timeout_s`` at most."""
         deadline_s = time.monotonic() + timeout_s
-        for _ in range(
-            2
-        ):  # inflating may be followed by the decoding of BYTES; what comes later is not waited for
+        for _ in range(_MAX_PREPARATIONS):
             if self._preparations:
                 await asyncio.wait(self._preparations, timeout=max(0.0, deadline_s - time.monotonic()))
 

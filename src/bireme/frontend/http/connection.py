@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from bireme.frontend.http.exchange import Exchange
 from bireme.frontend.http.head import RefusedRequest, RequestHead
 from bireme.frontend.http.receiver import Phase, RequestReceiver
-from bireme.types import BiremeError, Buffer
+from bireme.types import Buffer
 from bireme.wire.http import error_body
 
 if TYPE_CHECKING:
@@ -150,10 +150,8 @@ class HttpConnection(RequestReceiver):
             self._phase = Phase.REFUSED
         try:
             head.route.handle(exchange)
-        except BiremeError as error:
-            exchange.fail(error)
-        except Exception as error:  # noqa: BLE001 (the connection survives; logged with its traceback)
-            exchange.crash(error)
+        except Exception as error:  # noqa: BLE001 (the connection survives; logged if it was not foreseen)
+            exchange.take_error(error)
         if len(self._queue) >= self._max_pipelined:
             self._update_reading()
 

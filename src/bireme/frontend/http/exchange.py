@@ -159,6 +159,13 @@ class Exchange:
             f": {self.error}" if self.error else "",
         )
 
+    def take_error(self, error: Exception) -> None:
+        """Answer ``error``, foreseen or not."""
+        if isinstance(error, BiremeError):
+            self.fail(error)
+        else:
+            self.crash(error)
+
     def crash(self, error: BaseException) -> None:
         """Answer an unforeseen exception: logged with its traceback, of which the client learns nothing."""
         log.error("%r failed", self.head, exc_info=error)

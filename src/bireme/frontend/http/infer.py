@@ -228,10 +228,8 @@ class InferRoute(Route):
                 _send(exchange, body.json_length, body.pieces, body.nbytes)
             else:
                 exchange.work = self._api.spawn(exchange, self._finish(exchange, body))
-        except BiremeError as error:
-            exchange.fail(error)
         except Exception as error:  # noqa: BLE001 (the engine must not be told of it: the client is)
-            exchange.crash(error)
+            exchange.take_error(error)
 
     async def _finish(self, exchange: Exchange, body: EncodedBody) -> None:
         """Complete a response that takes its time: step by step, with the loop's other work in between."""
