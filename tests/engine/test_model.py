@@ -417,7 +417,7 @@ class AlwaysInline:
 
     inline = True
 
-    def observe(self, duration_ns: int) -> None:
+    def observe(self, duration_ns: int, cpu_ns: int) -> None:
         pass
 
 

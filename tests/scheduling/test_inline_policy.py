@@ -9,13 +9,13 @@ GOOD_NS, SLOW_NS, LONG_NS, TOO_LONG_NS = 60_000, 60_001, 300_001, 3_000_001
 
 def observe(policy: InlinePolicy, duration_ns: int, times: int = 1) -> None:
     for _ in range(times):
-        policy.observe(duration_ns)
+        policy.observe(duration_ns, duration_ns)
 
 
 def num_good_runs_until_inline(policy: InlinePolicy) -> int:
     count = 0
     while not policy.inline:
-        policy.observe(GOOD_NS)
+        policy.observe(GOOD_NS, GOOD_NS)
         count += 1
     return count
 
@@ -34,6 +34,43 @@ def test_slower_run_starts_the_count_anew():
     observe(policy, SLOW_NS)
 
     assert num_good_runs_until_inline(policy) == 8
+
+
+def test_a_run_that_another_process_interrupted_costs_nothing():
+    policy = InlinePolicy()
+    observe(policy, GOOD_NS, 7)
+    policy.observe(TOO_LONG_NS, 1000)
+    assert not policy.inline
+    observe(policy, GOOD_NS)
+    assert policy.inline
+    for _ in range(100):
+        policy.observe(TOO_LONG_NS, 1000)
+        policy.observe(GOOD_NS, 1000)
+    assert policy.inline
+
+
+def test_a_model_that_begins_to_wait_leaves_the_loop():
+    policy = InlinePolicy()
+    observe(policy, GOOD_NS, 8)
+    for _ in range(7):
+        policy.observe(LONG_NS, 1000)
+    assert policy.inline
+    policy.observe(LONG_NS, 1000)
+    assert not policy.inline
+
+
+def test_one_run_that_waits_for_ever_so_long_ends_inline_mode():
+    policy = InlinePolicy()
+    observe(policy, GOOD_NS, 8)
+    policy.observe(20_000_001, 1000)
+    assert not policy.inline
+
+
+def test_a_model_that_waits_without_using_the_cpu_never_goes_inline():
+    policy = InlinePolicy()
+    for _ in range(1000):
+        policy.observe(SLOW_NS, 1000)
+    assert not policy.inline
 
 
 def test_one_run_that_is_no_accident_ends_inline_mode_at_once():
@@ -108,6 +145,6 @@ def test_each_loss_makes_it_harder_to_return_up_to_a_limit():
 def test_repr_shows_the_state(durations, text):
     policy = InlinePolicy()
     for duration_ns in durations:
-        policy.observe(duration_ns)
+        policy.observe(duration_ns, duration_ns)
 
     assert repr(policy) == text

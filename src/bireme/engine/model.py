@@ -33,6 +33,7 @@ from bireme.types import (
 log = logging.getLogger("bireme.engine")
 
 _now_ns = time.monotonic_ns
+_cpu_ns = time.thread_time_ns
 
 
 class Model:
@@ -258,12 +259,15 @@ class Model:
         try:
             inputs = self._plan.gather(requests, execution.batch_size, slot.buffers)
             execution.compute_input_end_ns = _now_ns()
+            cpu_start_ns = _cpu_ns() if self._may_run_inline else 0
             targets = requests[0].targets
             if targets is None or slot.execute_into is None or len(requests) > 1:
                 outputs = slot.instance.execute(inputs)
             else:
                 outputs = slot.execute_into(inputs, targets)
             execution.compute_output_start_ns = _now_ns()
+            if self._may_run_inline:
+                execution.cpu_ns = _cpu_ns() - cpu_start_ns
             results: Results = self._plan.scatter(outputs, requests)
         except Exception as error:  # noqa: BLE001 - whatever a framework raises becomes the answer
             results = [self._failure(error)] * len(requests)
@@ -281,7 +285,9 @@ class Model:
 
     def _answer(self, execution: Execution, results: Results) -> None:
         """Answer the requests of a batch in order, and count it."""
-        self._inline.observe(execution.compute_output_start_ns - execution.compute_input_end_ns)
+        self._inline.observe(
+            execution.compute_output_start_ns - execution.compute_input_end_ns, execution.cpu_ns
+        )
         # Taken out of the execution, which its requests refer to: a cycle would keep their tensors until a collection.
         requests, execution.requests = execution.requests, []
         if server_log.verbose_enabled:

@@ -4,10 +4,10 @@ Handing a batch to a thread and back costs about 16 µs; a run much shorter than
 but a long one there would hold up every other model. So a model earns the loop thread by a row of short runs and
 loses it when runs get long; a loss soon after the last makes it harder to earn again.
 
-Durations are wall-clock time, so on a busy machine a run of 15 µs now and then measures milliseconds because another
-process had the core. One such outlier says nothing about the model: on 2 shared cores, leaving for each of them moved
-the median latency of a tiny model from 60 to 250 µs. Hence "long" is one run that could not be an accident, or two
-close together.
+On a busy machine a run of 15 µs now and then takes milliseconds by the clock, because another process had the core or another
+thread the interpreter. That says nothing about the model, so what counts against it is the CPU time of the thread that runs
+it; what earns the loop is a short run by the clock, since a model that waits for something uses no CPU time either. By
+the clock alone, 16 clients on 2 shared cores made a tiny model leave the loop again and again, for a third of the throughput.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ LONG_RUN_NS: Final = 300_000
 LONG_RUNS_WINDOW: Final = 32
 LIMIT_RUN_NS: Final = 3_000_000
 """One inline run above this ends inline mode."""
+MAX_ACCIDENT_NS: Final = 20_000_000
+"""No accident takes an inline run longer than this by the clock: it ends inline mode, whatever CPU time it used."""
+MAX_ACCIDENTS: Final = 8
+"""So many inline runs in a row that are long by the clock alone are none: the model waits for something."""
 LIMIT_AVERAGE_NS: Final = 100_000
 """An average of recent inline runs above this ends inline mode; a single run counts for `LONG_RUN_NS` at most."""
 NUM_GOOD_RUNS_AT_FIRST: Final = 8
@@ -38,6 +42,7 @@ class InlinePolicy:
     __slots__ = (
         "_average_ns",
         "_last_long",
+        "_num_accidents",
         "_num_good",
         "_num_losses",
         "_num_needed",
@@ -54,31 +59,39 @@ class InlinePolicy:
         self._num_runs = 0  # since inline mode began
         self._last_long = -LONG_RUNS_WINDOW  # the number of the last long run
         self._average_ns = 0
+        self._num_accidents = 0  # in a row
 
-    def observe(self, duration_ns: int) -> None:
-        """Take in the duration of one run, wherever it happened, without any hand-over."""
+    def observe(self, duration_ns: int, cpu_ns: int) -> None:
+        """Take in one run, wherever it happened, without any hand-over: its time by the clock, and its thread's CPU time."""
         if self.inline:
-            self._observe_inline(duration_ns)
-        elif duration_ns > GOOD_RUN_NS:
-            self._num_good = 0
-        else:
+            self._observe_inline(duration_ns, cpu_ns)
+        elif duration_ns <= GOOD_RUN_NS:
             self._num_good += 1
             if self._num_good >= self._num_needed:
                 self.inline = True
-                self._average_ns = duration_ns
-                self._num_runs = 0
+                self._average_ns = cpu_ns
+                self._num_runs = self._num_accidents = 0
                 self._last_long = -LONG_RUNS_WINDOW
+        elif cpu_ns > GOOD_RUN_NS:
+            self._num_good = 0  # else it may have been an accident, or a wait: it earns nothing
 
-    def _observe_inline(self, duration_ns: int) -> None:
+    def _observe_inline(self, duration_ns: int, cpu_ns: int) -> None:
         self._num_runs += 1
         if duration_ns > LONG_RUN_NS:
-            is_second = self._num_runs - self._last_long < LONG_RUNS_WINDOW
-            self._last_long = self._num_runs
-            if is_second or duration_ns > LIMIT_RUN_NS:
+            self._num_accidents += 1
+            if duration_ns > MAX_ACCIDENT_NS or self._num_accidents >= MAX_ACCIDENTS:
                 self._leave()
                 return
-            duration_ns = LONG_RUN_NS
-        self._average_ns += (duration_ns - self._average_ns) >> _AVERAGE_SHIFT
+        else:
+            self._num_accidents = 0
+        if cpu_ns > LONG_RUN_NS:
+            is_second = self._num_runs - self._last_long < LONG_RUNS_WINDOW
+            self._last_long = self._num_runs
+            if is_second or cpu_ns > LIMIT_RUN_NS:
+                self._leave()
+                return
+            cpu_ns = LONG_RUN_NS
+        self._average_ns += (cpu_ns - self._average_ns) >> _AVERAGE_SHIFT
         if self._average_ns > LIMIT_AVERAGE_NS:
             self._leave()
 

@@ -25,6 +25,7 @@ class Execution:
         "compute_input_end_ns",
         "compute_output_start_ns",
         "compute_start_ns",
+        "cpu_ns",
         "requests",
     )
 
@@ -36,6 +37,8 @@ class Execution:
         self.compute_input_end_ns = 0
         self.compute_output_start_ns = 0
         self.compute_end_ns = 0
+        self.cpu_ns = 0
+        """CPU time that the instance's run took of the thread it ran on; 0: not measured."""
 
     def __repr__(self) -> str:
         return f"Execution(requests={len(self.requests)}, rows={self.batch_size}, closed={self.close_reason})"
