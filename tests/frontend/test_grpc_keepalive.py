@@ -124,3 +124,14 @@ def test_data_takes_the_strikes_back():
 
 def test_any_number_may_be_tolerated():
     assert all(pings(keepalive(http2_max_ping_strikes=0), *range(100)))
+
+
+def test_a_time_of_nothing_is_never():
+    keepalive = make(keepalive_time_ms=0)
+    assert {keepalive.look(at, 0, has_calls=True) for at in (0, 1, 1 << 40)} == {Due.NOTHING}
+
+
+def test_a_timeout_of_nothing_loses_nobody():
+    keepalive = make(keepalive_timeout_ms=0)
+    looks = [keepalive.look(at, 0, has_calls=True) for at in (0, 1000, 2000, 1 << 40)]
+    assert looks == [Due.NOTHING, Due.PING, Due.NOTHING, Due.NOTHING]

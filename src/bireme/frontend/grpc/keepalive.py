@@ -56,9 +56,9 @@ class Keepalive:
             self._pinged_ms = -1
             return Due.NOTHING
         if self._pinged_ms >= 0:
-            is_lost = now_ms - self._pinged_ms >= options.keepalive_timeout_ms
+            is_lost = 0 < options.keepalive_timeout_ms <= now_ms - self._pinged_ms
             return Due.LOST if is_lost else Due.NOTHING
-        if now_ms - self._silent_since_ms < options.keepalive_time_ms:
+        if not options.keepalive_time_ms or now_ms - self._silent_since_ms < options.keepalive_time_ms:
             return Due.NOTHING
         if not has_calls and not options.keepalive_permit_without_calls:
             return Due.NOTHING
