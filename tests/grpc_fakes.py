@@ -45,6 +45,12 @@ class GrpcTransport(FakeTransport):
     def set_write_buffer_limits(self, high=None, low=None):
         self.write_limit = high
 
+    def pause_reading(self):
+        self.is_reading_paused = True  # may have been before, for FakeSocket heeds it not
+
+    def resume_reading(self):
+        self.is_reading_paused = False
+
     def get_extra_info(self, name, default=None):
         return self.ssl_object if name == "ssl_object" else super().get_extra_info(name, default)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import http2_peer as http2
+from bireme.frontend.grpc import connection
 from bireme.wire.grpc.status import Status
 from bireme.wire.http2 import ErrorCode
 from grpc_fakes import (
@@ -84,6 +85,20 @@ async def test_what_one_read_leads_to_goes_out_in_one_write():
 
     assert len(scene.client.transport.writes) == num_writes + 1
     assert scene.statuses == {0: 16}
+
+
+@in_loop
+async def test_after_its_time_a_flood_is_read_on_behind_the_other_connections(monkeypatch):
+    monkeypatch.setattr(connection, "_TURN_S", 0.0)
+    scene = GrpcScene()
+
+    scene.client.sock.sendall(http2.window_update(0, 1) * 3000)
+    assert scene.client.transport.is_reading_paused
+    await turns(1)
+    assert not scene.client.transport.is_reading_paused
+    scene.client.sock.sendall(http2.window_update(0, 1) * 1000)
+
+    assert not scene.client.transport.is_reading_paused
 
 
 @in_loop

@@ -11,6 +11,7 @@ from tritonclient.grpc import service_pb2
 
 from bireme.config import parse_text
 from bireme.engine.validation import RequestValidator
+from bireme.frontend.grpc import connection
 from bireme.types import BackendFailed, InferenceResponse, Internal, InvalidArgument
 from bireme.wire.encoded import Encoded
 from bireme.wire.grpc.status import Status
@@ -156,6 +157,7 @@ async def test_a_thousand_requests_in_one_piece_are_no_recursion():
 
     stream.server.holds = False
     stream.respond(0)
+    await stream.scene.finish(stream.id)
 
     assert len(stream.ids) == 1000
     assert stream.answer.status == 0
@@ -536,6 +538,40 @@ async def test_requests_begin_as_their_client_takes_earlier_responses():
     assert len(stream.answer.messages) == 6
     assert stream.answer.status == 0
     assert stream.scene.num_held == 0
+
+
+@in_loop
+async def test_streams_that_wait_take_turns():
+    stream = Stream(max_unsent_bytes=500_000, client={"opens_windows": False})
+    message = make_infer(X=np.zeros(50_000, np.float32))
+    streams = [stream.id, *(stream.client.open_grpc(STREAM_INFER) for _ in range(2))]
+    for each in streams:
+        stream.client.send(each, framed(message) * 4, is_end=True)
+    await turns()
+
+    stream.client.h2.increment_flow_control_window(1 << 30)
+    for each in streams:
+        stream.client.h2.increment_flow_control_window(1 << 30, each)
+    stream.client.flush()
+
+    for each in streams:
+        answer = await stream.scene.finish(each)
+        assert len(answer.messages) == 4
+        assert answer.status == 0
+
+
+@in_loop
+async def test_a_burst_of_requests_begins_turn_by_turn(monkeypatch):
+    monkeypatch.setattr(connection, "_TURN_S", 0.0)
+    stream = Stream()
+
+    stream.ask(*map(str, range(10)), is_end=True)
+    assert stream.ids == ["0"]
+    await turns(1)
+    assert len(stream.ids) < 4
+    await stream.scene.finish(stream.id)
+
+    assert stream.ids == [*map(str, range(10))]
 
 
 @in_loop

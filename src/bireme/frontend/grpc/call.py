@@ -392,7 +392,7 @@ class UnaryCall(Call):
         """Begin, unless the client has to take earlier answers first."""
         if self._message is None:
             self.fail(Status.INTERNAL, "expected one request message, got none")
-        elif not self.connection.admits(0):
+        elif not self.connection.may_begin():
             self.connection.wait(self, 0)
         else:
             self.resume()

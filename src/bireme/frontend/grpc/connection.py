@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from bireme.frontend.grpc.keepalive import Due, Keepalive
@@ -25,6 +26,10 @@ _JOIN_LIMIT: Final = 64 << 10
 """Output up to this size is joined and written by one plain ``write``; larger output is gathered without a copy."""
 _WRITE_BUFFER: Final = 1 << 20
 """Bytes that the transport holds before it asks for a pause; more make no write larger, and cost memory."""
+_TURN_S: Final = 0.005
+"""How long a connection may keep the loop at a time; others wait meanwhile."""
+_LARGE_READ: Final = 32 << 10
+"""Bytes received at once behind which there is most likely more. The event loop reads up to 32 times in a row then."""
 _KEEPALIVE_DATA: Final = b"bireme ?"
 _LAST_STREAM: Final = (1 << 31) - 1
 _JITTER: Final = 0.1
@@ -48,9 +53,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
         "_num_expected",
         "_num_idle_sweeps",
         "_num_received",
+        "_reading_end_s",
         "_scratch",
         "_swept",
         "_transport",
+        "_turn_end_s",
         "_unsent_streams",
         "_waiting",
         "h2",
@@ -76,6 +83,10 @@ class GrpcConnection(asyncio.BufferedProtocol):
         """The client's address, for the access log."""
         self.is_lost = False
         self._is_receiving = False
+        self._reading_end_s = 0.0
+        """When the reads in a row have kept the loop for long enough; 0: there is no row."""
+        self._turn_end_s = 0.0
+        """The same for the requests that have begun; 0: none yet in this turn."""
         self._has_sent = False
         """Whether a call was answered since the client's last ping."""
         self._is_retired = False
@@ -126,12 +137,30 @@ class GrpcConnection(asyncio.BufferedProtocol):
         """Take what came, and write what that leads to."""
         self._num_received += 1
         self._is_receiving = True
+        is_large = nbytes >= _LARGE_READ
+        if not is_large:
+            self._reading_end_s = 0.0
+        elif not self._reading_end_s:
+            self._reading_end_s = time.monotonic() + _TURN_S
         try:
             self.h2.received(nbytes)
         except Exception:  # the connection ends; others go on
             log.exception("%r failed", self)
         self._is_receiving = False
+        self._turn_end_s = 0.0
         self._write()
+        if is_large and time.monotonic() >= self._reading_end_s:
+            self._let_others_read()
+
+    def _let_others_read(self) -> None:
+        self._reading_end_s = 0.0
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+            self.loop.call_soon(self._resume_reading)
+
+    def _resume_reading(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Cancel what the client no longer waits for."""
@@ -190,6 +219,20 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if busy_poll is not None and not self.h2.streams:
             busy_poll.extend()
 
+    def may_begin(self) -> bool:
+        """Whether a request may begin now, and before those that wait: see `wait`."""
+        if self._waiting or not self._has_room(0):
+            return False
+        if not self._turn_end_s:
+            self._turn_end_s = time.monotonic() + _TURN_S
+            if not self._is_receiving:
+                self.loop.call_soon(self._end_turn)
+            return True
+        return time.monotonic() < self._turn_end_s
+
+    def _end_turn(self) -> None:
+        self._turn_end_s = 0.0
+
     def admits(self, size: int) -> bool:
         """Whether an inference whose answer has ``size`` bytes may begin, and before those that wait: see `wait`."""
         return not self._waiting and self._has_room(size)
@@ -222,9 +265,13 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self._wake()
 
     def wait(self, call: Any, size: int) -> None:
-        """Have ``call.resume()`` called when there is room for an answer of ``size`` bytes; calls that wait keep their order."""
+        """Have ``call.resume()`` called when there is room for an answer of ``size`` bytes, in a turn of its own.
+
+        Calls that wait take turns: one that waits again does so behind the others.
+        """
         call.is_waiting = True
         self._waiting[call] = size
+        self._wake()
 
     def forget(self, call: Call) -> None:
         """Let ``call`` wait no longer; those behind it may go on."""
@@ -241,13 +288,19 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def _resume_waiting(self) -> None:
         self._is_waking = False
         waiting = self._waiting
+        self._turn_end_s = time.monotonic() + _TURN_S
         while waiting:
             call, size = next(iter(waiting.items()))
             if not self._has_room(size):
-                return
+                break
             del waiting[call]
             call.is_waiting = False
             call.resume()
+            if time.monotonic() >= self._turn_end_s:
+                if waiting:
+                    self._wake()
+                break
+        self._turn_end_s = 0.0
 
     # HTTP/2 → calls
 

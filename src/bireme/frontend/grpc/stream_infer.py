@@ -153,8 +153,10 @@ class StreamInferCall(Call):
         self._end_if_over()
 
     def resume(self) -> None:
-        """Go on with what had to wait for the client to take earlier responses."""
-        if self._decoded is not None:
+        """Begin one request, or go on with it, whether others wait or not; then what may follow."""
+        if self._decoded is None:
+            self._begin_next()
+        else:
             (item, request, message), self._decoded = self._decoded, None
             try:
                 self._submit(item, request, message, is_admitted=True)
@@ -166,16 +168,19 @@ class StreamInferCall(Call):
         """Begin the requests whose turn it is. End the call if nothing is left of it."""
         inbox = self._inbox
         while inbox and not self._must_wait and len(self._items) < self._max_items:
-            if not self.connection.admits(0):
+            if not self.connection.may_begin():
                 self.connection.wait(self, 0)
                 return
-            message, is_compressed, num_held = inbox.popleft()
-            item = _Item(self, num_held)
-            self._items[item] = None
-            # Responses may come within the call: they must find that what is behind waits, or each would begin the next.
-            self._is_beginning = True
-            self._begin(message, item, is_compressed=is_compressed)
+            self._begin_next()
         self._end_if_over()
+
+    def _begin_next(self) -> None:
+        message, is_compressed, num_held = self._inbox.popleft()
+        item = _Item(self, num_held)
+        self._items[item] = None
+        # Responses may come within the call: they must find that what is behind waits, or each would begin the next.
+        self._is_beginning = True
+        self._begin(message, item, is_compressed=is_compressed)
 
     @property
     def _must_wait(self) -> bool:
