@@ -34,6 +34,6 @@ def parse_model_version(text: str) -> int:
 
 def _not_a_version(text: str, details: str) -> InvalidArgument:
     return InvalidArgument(
-        f"failed to get model version from specified version string '{text}' (details: {details}), "
+        f"failed to get model version from specified version string '{text:.80}' (details: {details}), "
         "version should be an integral value > 0"
     )

@@ -9,7 +9,7 @@ from bireme.wire.grpc.compression import (
 )
 from bireme.wire.grpc.descriptors import SERVICES, message_class, pool, with_imports
 from bireme.wire.grpc.errors import UnreadableMessage
-from bireme.wire.grpc.infer_request import decode_infer_request, parse_version
+from bireme.wire.grpc.infer_request import decode_infer_request
 from bireme.wire.grpc.infer_response import (
     EncodedMessage,
     encode_infer_response,
@@ -57,7 +57,6 @@ __all__ = [
     "message_prefix",
     "parse_encoding",
     "parse_timeout",
-    "parse_version",
     "peek_request_id",
     "pool",
     "raw_offset",

@@ -5,7 +5,7 @@ an earlier request. Everything wrong with a message is a `BiremeError`, never an
 the model is the engine's to say.
 
 Source: KServe v2 gRPC "ModelInferRequest", raw tensor contents; Triton ``grpc/infer_handler.cc``
-(``InferGRPCToInput``, ``SetInferenceRequestMetadata``), ``common.cc`` (``GetModelVersionFromString``).
+(``InferGRPCToInput``, ``SetInferenceRequestMetadata``).
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ from bireme.wire.grpc.errors import UnreadableMessage
 from bireme.wire.grpc.parameters import read_parameters, read_region
 from bireme.wire.grpc.request_parts import RequestParts, split_request
 from bireme.wire.grpc.wanted_outputs import read_outputs
+from bireme.wire.model_version import parse_model_version
 from bireme.wire.regions import Place, Regions
 from bireme.wire.shapes import INT64_MAX, MAX_NUM_DIMS, check_shape, too_many_dims
 from bireme.wire.wanted_outputs import find_targets
-
-_MAX_VERSION_DIGITS = 19
-"""What an int64 has at most."""
 
 
 def decode_infer_request(message: Buffer, respond: Respond, *, regions: Regions) -> InferenceRequest:
@@ -80,13 +78,13 @@ class _Reader:
             InvalidArgument, NotFound, Unavailable: as `decode_infer_request`.
         """
         request, head = self._request, self._head
-        request.model_version = parse_version(head.model_version)
+        request.model_version = parse_model_version(head.model_version)
         empty_final = read_parameters(request, head.parameters) if head.parameters else False
         for item in head.inputs:
             if item.name in request.inputs:
                 raise InvalidArgument(f"{request.id_prefix}input '{item.name}' already exists in request")
             request.inputs[item.name] = self._read_input(item)
-        request.context = read_outputs(head.outputs, request, empty_final=empty_final, regions=self._regions)
+        request.context = read_outputs(head.outputs, empty_final=empty_final, regions=self._regions)
         by_name = request.context.by_name
         if by_name is not None:
             request.outputs = list(by_name)
@@ -169,25 +167,3 @@ def _read_shape(name: str, dims: Any) -> tuple[int, ...]:
     if shape and (min(shape) <= 0 or prod(shape) > INT64_MAX):
         check_shape(name, shape)
     return shape
-
-
-def parse_version(version: str) -> int:
-    """Return the number of a model version; -1 (the server's choice) for the empty text.
-
-    Raises:
-        InvalidArgument: it is no number that a version can have.
-    """
-    if not version:
-        return -1
-    digits = version.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > _MAX_VERSION_DIGITS:
-        raise InvalidArgument(
-            f"failed to get model version from specified version string '{version:.80}' (details: not a 64-bit integer), "
-            f"version should be an integral value > 0"
-        )
-    number = int(version)
-    if number < 0:
-        raise InvalidArgument(
-            f"invalid model version specified '{version}' , version should be an integral value > 0"
-        )
-    return number
