@@ -269,14 +269,19 @@ def test_shared_memory_and_contents_do_not_mix():
 # Names, data types, shapes, versions
 
 
-def test_a_name_given_twice_is_refused():
+def test_an_input_given_twice_is_refused():
     assert refusal(make_request(X8, X8, raw=[EIGHT, EIGHT], id="9")) == (
         "[request id: 9] input 'X' already exists in request"
     )
-    outputs = [make_output("Y"), make_output("Y")]
-    assert refusal(make_request(X8, raw=[EIGHT], outputs=outputs)) == (
-        "[request id: <id_unknown>] output 'Y' already exists in request"
-    )
+
+
+def test_an_output_may_be_listed_again_and_its_first_special_wish_counts():
+    outputs = [make_output("Y"), make_output("Z"), *(make_output("Y", classification=k) for k in (2, 3))]
+
+    request = decode(make_request(X8, raw=[EIGHT], outputs=outputs))
+
+    assert request.outputs == ["Y", "Z"]
+    assert request.context.by_name["Y"].classification == 2
 
 
 @pytest.mark.parametrize("datatype", ["", "FP31", "TYPE_FP32", "fp32"])

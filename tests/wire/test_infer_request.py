@@ -111,6 +111,12 @@ def test_a_scalar_has_one_element():
             False,
             {"Y": (True, 0), "Z": (False, 3), "V": (False, 0), "W": (False, 0)},
         ),
+        (
+            {},
+            [{"name": "Y"}, *({"name": "Y", "parameters": {"classification": count}} for count in (2, 3))],
+            False,
+            {"Y": (False, 2)},
+        ),
     ],
 )
 def test_wanted_outputs(parameters, outputs, default_binary, wanted):
@@ -334,10 +340,6 @@ BAD_DOCUMENTS = {
     "no output name": (
         {"inputs": [], "outputs": [{}]},
         "Unable to parse 'name': output 0 has no such member, expected a string",
-    ),
-    "output twice": (
-        {"id": "q", "inputs": [], "outputs": [{"name": "Y"}, {"name": "Y"}]},
-        "[request id: q] output 'Y' already exists in request",
     ),
     "binary_data": (
         {"inputs": [], "outputs": [{"name": "Y", "parameters": {"binary_data": 1}}]},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bireme.types import InferenceRequest, InvalidArgument
+from bireme.types import InvalidArgument
 from bireme.wire.grpc.parameters import read_region
 from bireme.wire.regions import OutputRegion, Regions
 from bireme.wire.wanted_outputs import AS_JSON, WantedOutput, WantedOutputs
@@ -30,11 +30,13 @@ ALL_OUTPUTS = GrpcWanted()
 _AS_TENSOR = AS_JSON
 
 
-def read_outputs(items: Any, request: InferenceRequest, *, empty_final: bool, regions: Regions) -> GrpcWanted:
-    """Return how ``request`` wants its outputs, after its list of ``InferRequestedOutputTensor``.
+def read_outputs(items: Any, *, empty_final: bool, regions: Regions) -> GrpcWanted:
+    """Return how a request wants its outputs, after its list of ``InferRequestedOutputTensor``.
+
+    An output may be listed again; the first of its entries that asks for something special counts, as in Triton.
 
     Raises:
-        InvalidArgument: a parameter is of the wrong type or value, or an output is listed twice.
+        InvalidArgument: a parameter is of the wrong type or value.
         NotFound, Unavailable: as `Regions.slice`.
     """
     if not items:
@@ -42,9 +44,9 @@ def read_outputs(items: Any, request: InferenceRequest, *, empty_final: bool, re
     by_name: dict[str, WantedOutput] = {}
     for item in items:
         name: str = item.name
-        if name in by_name:
-            raise InvalidArgument(f"{request.id_prefix}output '{name}' already exists in request")
-        by_name[name] = _read_output(name, item.parameters, regions) if item.parameters else _AS_TENSOR
+        wanted = _read_output(name, item.parameters, regions) if item.parameters else _AS_TENSOR
+        if by_name.get(name, _AS_TENSOR) is _AS_TENSOR:
+            by_name[name] = wanted
     return GrpcWanted(by_name=by_name, empty_final=empty_final)
 
 

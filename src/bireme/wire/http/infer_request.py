@@ -114,7 +114,7 @@ def request_from_document(
     if outputs is ABSENT or outputs == []:
         request.context = ALL_AS_BINARY if default_binary else ALL_AS_JSON
     else:
-        by_name = read_outputs(outputs, request, regions)
+        by_name = read_outputs(outputs, regions)
         request.outputs = list(by_name)
         request.context = WantedOutputs(default_binary=default_binary, by_name=by_name)
         if len(regions):

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from bireme.types import InferenceRequest, InvalidArgument
+from bireme.types import InvalidArgument
 from bireme.wire.http.json_text import ABSENT, describe, wrong_member
 from bireme.wire.http.region_place import read_place
 from bireme.wire.regions import OutputRegion, Regions
 from bireme.wire.wanted_outputs import AS_BINARY, AS_JSON, WantedOutput
 
 
-def read_outputs(items: Any, request: InferenceRequest, regions: Regions) -> dict[str, WantedOutput]:
+def read_outputs(items: Any, regions: Regions) -> dict[str, WantedOutput]:
     """Return the outputs that a request lists, in their order.
 
+    An output may be listed again; the first of its entries that asks for something special counts, as in Triton.
+
     Raises:
-        InvalidArgument: a member is absent or of the wrong type, or an output is listed twice.
+        InvalidArgument: a member is absent or of the wrong type.
         NotFound: there's no such shared memory region.
     """
     if type(items) is not list:
@@ -32,9 +34,8 @@ def read_outputs(items: Any, request: InferenceRequest, regions: Regions) -> dic
         wanted = _read_output_parameters(name, parameters, regions) if type(parameters) is dict else AS_JSON
         if type(name) is not str:
             raise wrong_member("name", f"output {len(outputs)}", "a string", name)
-        if name in outputs:
-            raise InvalidArgument(f"{request.id_prefix}output '{name}' already exists in request")
-        outputs[name] = wanted
+        if outputs.get(name, AS_JSON) is AS_JSON:
+            outputs[name] = wanted
     return outputs
 
 
