@@ -13,7 +13,10 @@ from bireme.wire.http2.errors import MalformedRequest
 Field = tuple[bytes, bytes]
 
 _is_name = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
-_is_value = re.compile(rb"(?![ \t])[^\0\r\n]*(?<![ \t])").fullmatch
+_is_pseudo_value = re.compile(rb"(?![ \t])[^\0\r\n]*(?<![ \t])").fullmatch
+_is_value = re.compile(rb"[^\0\r\n]*").fullmatch
+"""Blanks around a value are let through, against RFC 9113 section 8.2.1: gRPC allows them in metadata, and its clients
+send them. Source: gRPC over HTTP/2 ("ASCII-Value")."""
 _is_number = re.compile(rb"[0-9]{1,18}").fullmatch
 _PSEUDO_NAMES: Final = (b":method", b":scheme", b":path", b":authority")
 _CONNECTION_FIELDS: Final = frozenset(
@@ -71,7 +74,7 @@ def read_request(fields: list[Field]) -> RequestHead:
             raise MalformedRequest(f"pseudo-header {name!r}")
         if name in pseudo:
             raise MalformedRequest(f"two pseudo-headers {name!r}")
-        if _is_value(value) is None:
+        if _is_pseudo_value(value) is None:
             raise MalformedRequest(f"pseudo-header {name!r} with the value {value!r}")
         pseudo[name] = value
     headers = fields[len(pseudo) :]
