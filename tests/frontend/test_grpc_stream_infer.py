@@ -235,6 +235,7 @@ async def test_an_empty_end_is_told_to_those_who_asked(wants):
     if wants:
         assert stream.messages[1].infer_response.parameters["triton_final_response"].bool_param
         assert not stream.messages[1].infer_response.outputs
+        assert not stream.messages[1].infer_response.model_version, "only the version that was asked for"
     assert stream.answer.status == 0
 
 

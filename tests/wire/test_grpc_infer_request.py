@@ -323,6 +323,10 @@ def test_a_version_is_a_number_or_the_servers_choice(version, expected):
         ("٣", "failed to get model version from specified version string '٣' (details: "),
         ("-", "failed to get model version from specified version string '-' (details: "),
         ("9" * 5000, f"failed to get model version from specified version string '{'9' * 80}' (details: "),
+        (
+            "9" * 19,
+            f"failed to get model version from specified version string '{'9' * 19}' (details: out of range",
+        ),
         ("-1", "invalid model version specified '-1' , version should be an integral value > 0"),
     ],
 )

@@ -319,7 +319,7 @@ class StreamInferCall(Call):
             if not request.context.empty_final:
                 return None
             return encode_stream_final(
-                id=request.id, model_name=response.model_name, model_version=response.model_version
+                id=request.id, model_name=request.model_name, model_version=request.model_version
             )
         model = item.model
         assert model is not None
