@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import h2.events
 import h2.settings
 import pytest
@@ -55,6 +57,22 @@ def test_a_small_answer_is_one_piece_of_output():
     server.connection.answer(call.stream, RESPONSE_BLOCK, [b"a", b"b"], 2, TRAILERS_BLOCK)
 
     assert 1 == len(server.connection.take_output())
+
+
+def test_small_messages_that_wait_take_little_more_than_their_bytes():
+    """Views of their pieces would take seven times as much."""
+    server, _, (call,) = open_calls(INITIAL_WINDOW_SIZE=0)
+    message = bytes(range(100))
+    tracemalloc.start()
+    try:
+        for _ in range(5000):
+            server.connection.send_data(call.stream, [message[:5], message[5:]], 100)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert 500_000 == call.stream.unsent_size
+    assert held < 2 * 500_000
 
 
 def test_large_pieces_are_not_copied():

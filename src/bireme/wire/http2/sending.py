@@ -19,7 +19,8 @@ from bireme.wire.http2.limits import Http2Limits
 from bireme.wire.http2.stream import DISCARD, Handler, Stream
 
 JOIN_LIMIT: Final = 16 << 10
-"""Answers up to this size are joined with their frame headers; the pieces of larger ones are handed on as they are."""
+"""Answers up to this size are joined, with their frame headers if they go out at once; the pieces of larger ones are handed
+on as they are."""
 
 _TURN_SIZE: Final = 64 << 10
 """Bytes of DATA that a stream may send before it is another stream's turn."""
@@ -282,10 +283,13 @@ class Sending:
         queue = stream.queue
         if queue is None:
             queue = stream.queue = deque()
-        for piece in pieces:
-            view = memoryview(piece)
-            if view.nbytes:
-                queue.append(view if view.format == "B" and view.ndim == 1 else view.cast("B"))
+        if size <= JOIN_LIMIT:  # views of small pieces would take several times their memory
+            queue.append(b"".join(pieces))
+        else:
+            for piece in pieces:
+                view = memoryview(piece)
+                if view.nbytes:
+                    queue.append(view if view.format == "B" and view.ndim == 1 else view.cast("B"))
         stream.unsent_size += size
         self._make_ready(stream)
         stream.is_waiting = stream.unsent_size > 0

@@ -119,7 +119,7 @@ class Stream:
         """Bytes of DATA queued because of windows or a paused transport; the front end bounds it."""
         self.is_waiting = False
         """Whether the front end is to be told when the queue has drained."""
-        self.queue: deque[memoryview] | None = None
+        self.queue: deque[memoryview | bytes] | None = None
         self.trailers: bytes | None = None
         """The block that follows the queued DATA and ends the stream."""
 
