@@ -18,6 +18,7 @@ from grpc_fakes import (
     BYTES_MODEL,
     DECOUPLED,
     TEXTS,
+    GrpcClient,
     GrpcScene,
     classifying,
     framed,
@@ -281,6 +282,31 @@ async def test_no_more_begin_than_have_room_for_their_answers():
         scene.server.answer(request)
     for stream in streams:
         assert (await scene.finish(stream)).status == 0
+
+
+@in_loop
+async def test_one_large_answer_holds_up_neither_others_nor_for_ever():
+    scene = GrpcScene(max_unsent_bytes=500_000)
+    scene.client.answer(*greedy(scene, 1, 120_000))
+    other = GrpcClient(scene.listener)
+    other.answer(other.infer(X=X))
+    scene.server.holds = True
+    for _ in range(5):
+        other.infer(X=X)
+    assert len(scene.server.held) == 5
+
+    greedy(scene, 5, 10)
+    assert len(scene.server.held) == 6
+    scene.server.holds = False
+    scene.server.answer(scene.server.held[-1])
+    scene.client.settle()
+    await turns(10)
+    greedy(scene, 40, 10)
+    scene.client.settle()
+    scene.server.holds = True
+    greedy(scene, 5, 10)
+
+    assert len(scene.server.held) == 11
 
 
 @in_loop

@@ -60,6 +60,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         "_turn_end_s",
         "_unsent_streams",
         "_waiting",
+        "answer_sizes",
         "h2",
         "is_lost",
         "log_access",
@@ -101,6 +102,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._is_waking = False
         self._num_expected = 0
         """Bytes of answers that are expected of the inferences that have begun."""
+        self.answer_sizes: dict[str, int] = {}
+        """How large the answers of a model have been lately: see `GrpcApi.expected_size`."""
         self._unsent_streams: dict[int, Stream] = {}
         """Streams with answers that the client has not taken yet."""
         self._keepalive = Keepalive(options, self._now_ms())

@@ -81,7 +81,7 @@ class InferCall(UnaryCall):
         # Before the request is given away: it may be answered within the call.
         self.request = request
         self.model = model
-        expected = self.api.expected_size(request.model_name)
+        expected = self.api.expected_size(self.connection.answer_sizes, request.model_name)
         if not is_admitted and not self.connection.admits(expected):
             self._message = message
             self.connection.wait(self, expected)
@@ -115,7 +115,7 @@ class InferCall(UnaryCall):
             encoded = encode_infer_response(
                 response, request.context, model.labels, has_batch_dim=model.max_batch_size > 0
             )
-            self.api.note_answer(request.model_name, encoded.nbytes)
+            self.api.note_answer(self.connection.answer_sizes, request.model_name, encoded.nbytes)
             if encoded.is_complete and self.route.accepted is None:
                 self.answer(encoded.pieces, encoded.nbytes)
             else:

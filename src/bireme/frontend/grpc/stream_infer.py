@@ -231,7 +231,7 @@ class StreamInferCall(Call):
     ) -> None:
         server = self.api.server
         model = server.model(request.model_name, request.model_version)
-        expected = self.api.expected_size(request.model_name)
+        expected = self.api.expected_size(self.connection.answer_sizes, request.model_name)
         if not is_admitted and not self.connection.admits(expected):
             self._decoded = (item, request, message)
             self.connection.wait(self, expected)
@@ -331,7 +331,7 @@ class StreamInferCall(Call):
             final=response.final,
             stream=True,
         )
-        self.api.note_answer(request.model_name, encoded.nbytes)
+        self.api.note_answer(self.connection.answer_sizes, request.model_name, encoded.nbytes)
         return encoded
 
     def _send_ready(self, item: _Item) -> None:
