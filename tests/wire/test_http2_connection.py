@@ -376,7 +376,7 @@ def test_unknown_frames_of_any_size_are_passed_over():
 
 
 def test_a_header_block_larger_than_the_scratch_buffer_is_taken():
-    server = Server(scratch_size=4096)
+    server = Server(Http2Limits(max_header_list_size=64 << 10), scratch_size=4096)
     client = Client(server, 500)
     client.h2.max_outbound_frame_size = 1 << 20
 
