@@ -284,4 +284,4 @@ def test_nothing_is_left_of_requests_that_have_been_answered():
     connection, held, _ = flood(requests, body=b"reply")
 
     assert not connection.streams
-    assert held < 10 * KB
+    assert held < 50 * KB  # one of them would take as much
