@@ -6,7 +6,7 @@ import gzip
 import os
 import tracemalloc
 import zlib
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,11 +18,12 @@ MIB = 1 << 20
 ENCODINGS = ["gzip", "deflate"]
 
 
+@contextmanager
 def refused(status, text=""):
-    def check(error):
-        return error.status is status and text in error.text
-
-    return pytest.RaisesExc(Refusal, check=check)
+    with pytest.raises(Refusal) as caught:
+        yield
+    assert caught.value.status is status
+    assert text in caught.value.text
 
 
 @pytest.mark.parametrize(
