@@ -21,7 +21,7 @@ from bireme.wire.http2.frames import (
     WINDOW_UPDATE,
     WORD,
 )
-from bireme.wire.http2.limits import Http2Limits
+from bireme.wire.http2.limits import HARD_LIST_FACTOR, Http2Limits
 from bireme.wire.http2.receiving import Receiving
 from bireme.wire.http2.settings import MAX_SETTINGS_SIZE, announce, read_settings
 from bireme.wire.http2.stream import Handler
@@ -209,7 +209,7 @@ class Http2Connection(Receiving):
         self._charge(1)
 
     def _max_size_of(self, kind: int) -> int:
-        return _SIZES.get(kind, self._limits.max_header_list_size)
+        return _SIZES.get(kind, HARD_LIST_FACTOR * self._limits.max_header_list_size)
 
     _dispatch = (
         Receiving._take_data,  # noqa: SLF001 (its own)

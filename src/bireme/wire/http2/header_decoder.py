@@ -17,6 +17,7 @@ from hpack.table import HeaderTable
 
 from bireme.wire.http2.errors import ErrorCode, MalformedRequest, ProtocolViolation
 from bireme.wire.http2.headers import Field, RequestHead, read_request
+from bireme.wire.http2.limits import HARD_LIST_FACTOR
 from bireme.wire.http2.plain_fields import read_plain_fields
 
 _MAX_ENTRIES: Final = 128
@@ -44,11 +45,20 @@ class _WatchedTable(HeaderTable):
 class HeaderDecoder:
     """The receiving side's HPACK state of one connection."""
 
-    __slots__ = ("_decoder", "_heads", "_is_repeatable", "_max_list_size", "_table", "find")
+    __slots__ = (
+        "_decoder",
+        "_hard_list_size",
+        "_heads",
+        "_is_repeatable",
+        "_max_list_size",
+        "_table",
+        "find",
+    )
 
     def __init__(self, max_list_size: int) -> None:
         self._max_list_size = max_list_size
-        self._decoder = Decoder(2 * max_list_size)
+        self._hard_list_size = HARD_LIST_FACTOR * max_list_size
+        self._decoder = Decoder(self._hard_list_size)
         self._decoder.header_table = self._table = _WatchedTable()
         self._is_repeatable = False
         """Whether the block decoded last left the table as it was, and so means the same if it comes again."""
@@ -65,7 +75,7 @@ class HeaderDecoder:
         """
         table = self._table
         fields: list[Field] = []
-        position, size = read_plain_fields(block, table, fields, self._max_list_size)
+        position, size = read_plain_fields(block, table, fields, self._hard_list_size)
         if position < len(block):
             rest = self._decode_rest(block, position)
             size += sum(len(name) + len(value) + 32 for name, value in rest)
@@ -78,7 +88,7 @@ class HeaderDecoder:
         return fields
 
     def _check_size(self, size: int) -> None:
-        if size > 2 * self._max_list_size:
+        if size > self._hard_list_size:
             raise ProtocolViolation(ErrorCode.ENHANCE_YOUR_CALM, f"a header list of {size} bytes")
         if size > self._max_list_size:
             raise MalformedRequest(
@@ -96,7 +106,7 @@ class HeaderDecoder:
             return list(self._decoder.decode(block[position:], raw=True))
         except OversizedHeaderListError as error:
             raise ProtocolViolation(
-                ErrorCode.ENHANCE_YOUR_CALM, f"a header list of more than {2 * self._max_list_size} bytes"
+                ErrorCode.ENHANCE_YOUR_CALM, f"a header list of more than {self._hard_list_size} bytes"
             ) from error
         except (HPACKError, IndexError) as error:
             raise ProtocolViolation(

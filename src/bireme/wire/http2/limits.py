@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+HARD_LIST_FACTOR: Final = 4
+"""Header lists of up to so many times the limit are read, since later ones refer to them, and end only their stream:
+other calls shall not lose their connection by one call's large metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class Http2Limits:
     """Requests in flight; one more is refused with REFUSED_STREAM, which clients may retry."""
     max_header_list_size: int = 16 << 10
     """Bytes of a request's header fields, 32 added for each. A larger list ends its stream with ENHANCE_YOUR_CALM, one
-    of more than twice this size (or compressed to more than this size) the connection. gRPC's own servers take as much.
+    of more than `HARD_LIST_FACTOR` times this size, compressed or not, the connection. gRPC's own servers take as much.
     Small fields take four times their size here, and are held as long as their request: 60 MB for as many as may be in flight."""
 
     # Abuse

@@ -23,7 +23,7 @@ from bireme.wire.http2.frames import (
 )
 from bireme.wire.http2.header_decoder import HeaderDecoder
 from bireme.wire.http2.headers import RequestHead, check_trailers
-from bireme.wire.http2.limits import Http2Limits
+from bireme.wire.http2.limits import HARD_LIST_FACTOR, Http2Limits
 from bireme.wire.http2.stream import Handler, Stream
 
 _MAX_GAPS: Final = 32
@@ -204,7 +204,7 @@ class Receiving(FrameReader):
             self._take_block(self._block_flags, stream_id, bytes(block))
 
     def _check_block_size(self, size: int) -> None:
-        if size > self._limits.max_header_list_size:
+        if size > HARD_LIST_FACTOR * self._limits.max_header_list_size:
             raise ProtocolViolation(ErrorCode.ENHANCE_YOUR_CALM, f"a header block of {size} bytes or more")
 
     def _strip_headers(self, flags: int, start: int, end: int) -> tuple[int, int]:
