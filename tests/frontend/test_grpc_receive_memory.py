@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 
 import numpy as np
@@ -23,9 +24,9 @@ def test_takes_up_to_the_limit_and_counts_nothing_that_it_refuses():
         memory.take(41)
     assert caught.value.status is Status.RESOURCE_EXHAUSTED
     memory.take(40)
-    assert memory.num_free == 0
+    assert memory.num_held == 100
     memory.give_back(100)
-    assert (memory.num_free, repr(memory)) == (100, "ReceiveMemory(0 of 100 bytes)")
+    assert (memory.num_held, repr(memory)) == (0, "ReceiveMemory(0 of 100 bytes)")
 
 
 def test_without_a_limit_it_is_half_of_the_machine(monkeypatch):
@@ -137,3 +138,33 @@ async def test_messages_of_a_stream_are_given_back_one_by_one(sizes):
         scene.server.answer(request)
         assert scene.num_held == sum(counted[index + 1 :])
     await turns()
+
+
+@in_loop
+async def test_what_is_being_inflated_counts_as_it_grows():
+    scene = GrpcScene(max_receive_bytes=3 << 20)
+    scene.listener.memory.take(1 << 20)
+    stream = scene.client.open_grpc(INFER, ("grpc-encoding", "gzip"))
+
+    scene.client.send(stream, framed(gzip.compress(bytes(3 << 20)), is_compressed=True), is_end=True)
+    answer = await scene.finish(stream)
+
+    assert answer.status == Status.RESOURCE_EXHAUSTED
+    assert "memory for received messages is used up" in answer.headers["grpc-message"]
+    await turns()
+    assert scene.num_held == 1 << 20
+
+
+@in_loop
+async def test_a_client_that_has_left_has_nothing_inflated():
+    scene = GrpcScene()
+    connection = scene.connection
+    stream = scene.client.open_grpc(INFER, ("grpc-encoding", "gzip"))
+    call = connection.h2.streams[stream].receiver
+    scene.client.leave()
+
+    with pytest.raises(Refusal) as caught:
+        call.inflate(gzip.compress(bytes(100)))
+
+    assert caught.value.status is Status.CANCELLED
+    assert scene.num_held == 0

@@ -40,6 +40,17 @@ def test_an_unknown_encoding_is_unimplemented(value):
         parse_encoding(value)
 
 
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_every_byte_is_asked_for_before_it_is_kept(encoding):
+    taken: list[int] = []
+
+    plain = decompress(compress([bytes(3 * MIB + 5)], encoding), encoding, 4 * MIB, taken.append)
+
+    assert plain == bytes(3 * MIB + 5)
+    assert sum(taken) == len(plain)
+    assert max(taken) <= MIB
+
+
 @pytest.mark.parametrize(
     ("accept", "low", "medium", "high"),
     [

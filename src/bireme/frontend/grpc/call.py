@@ -159,15 +159,26 @@ class Call(MessageReader):
         """End the call, for what came is no message, or too large a one."""
         self.take_error(Refusal(status, text))
 
-    def inflate(self, message: Buffer) -> bytes:
-        """Return the plain form of a compressed message, which is not counted yet; on any thread.
+    def inflate(self, message: Buffer) -> Buffer:
+        """Return the plain form of a compressed message; on any thread. It counts only as long as this takes.
 
         Raises:
-            Refusal: it cannot be inflated, or is too large.
+            Refusal: it cannot be inflated, or is too large; or nobody waits for it any more.
         """
-        return decompress(
-            message, self.route.encoding, min(self._max_message_size, self.connection.memory.num_free)
-        )
+        memory = self.connection.memory
+        num_taken = 0
+
+        def take(num_bytes: int) -> None:
+            nonlocal num_taken
+            if self.is_done:
+                raise Refusal(Status.CANCELLED, "the client has left")
+            memory.take(num_bytes)
+            num_taken += num_bytes
+
+        try:
+            return decompress(message, self.route.encoding, self._max_message_size, take)
+        finally:
+            memory.give_back(num_taken)
 
     # Answers out
 
@@ -414,6 +425,6 @@ class UnaryCall(Call):
     async def _inflate(self, message: Buffer) -> None:
         self._begin_plain(await self.api.in_thread(self.inflate, message))
 
-    def _begin_plain(self, message: bytes) -> None:
+    def _begin_plain(self, message: Buffer) -> None:
         self._count(len(message))
         self.begin(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from threading import Lock
 from typing import Final
 
 from bireme.wire.grpc.status import Refusal, Status
@@ -13,18 +14,19 @@ _FALLBACK_BYTES: Final = 2 << 30
 
 
 class ReceiveMemory:
-    """Counts bytes as they arrive, not as they are announced: an announcement costs a client nothing. Loop thread only.
+    """Counts bytes as they arrive, not as they are announced: an announcement costs a client nothing. Of any thread.
 
     A message counts until its request is answered, given up or cancelled. What a model still computes for one that was
-    cancelled is bounded by the model's instances, and what is inflated at the same time by the front end's threads.
+    cancelled is bounded by the model's instances.
     """
 
-    __slots__ = ("limit", "num_held")
+    __slots__ = ("_lock", "limit", "num_held")
 
     def __init__(self, limit: int = 0) -> None:
         """``limit`` in bytes; 0: half of the machine's memory."""
         self.limit = limit or _memory_size() // _SHARE
         self.num_held = 0
+        self._lock = Lock()
 
     def take(self, num_bytes: int) -> None:
         """Count bytes of a message that have arrived.
@@ -32,21 +34,19 @@ class ReceiveMemory:
         Raises:
             Refusal: RESOURCE_EXHAUSTED, there would be too many; they are not counted then.
         """
-        if self.num_held + num_bytes > self.limit:
-            raise Refusal(
-                Status.RESOURCE_EXHAUSTED,
-                f"the server's memory for received messages is used up: {self.num_held} of {self.limit} bytes are in use",
-            )
-        self.num_held += num_bytes
-
-    @property
-    def num_free(self) -> int:
-        """Bytes that can still be taken."""
-        return self.limit - self.num_held
+        with self._lock:
+            if self.num_held + num_bytes > self.limit:
+                raise Refusal(
+                    Status.RESOURCE_EXHAUSTED,
+                    f"the server's memory for received messages is used up: {self.num_held} of {self.limit} bytes are in "
+                    f"use",
+                )
+            self.num_held += num_bytes
 
     def give_back(self, num_bytes: int) -> None:
         """Count bytes that are not needed any more."""
-        self.num_held -= num_bytes
+        with self._lock:
+            self.num_held -= num_bytes
 
     def __repr__(self) -> str:
         return f"ReceiveMemory({self.num_held} of {self.limit} bytes)"

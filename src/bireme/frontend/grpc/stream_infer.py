@@ -205,7 +205,7 @@ class StreamInferCall(Call):
     def _prepare(self, work: Coroutine[Any, Any, None]) -> None:
         self.work = self.api.spawn_preparation(self, work)
 
-    def _hold_plain(self, item: _Item, message: bytes) -> bytes:
+    def _hold_plain(self, item: _Item, message: Buffer) -> Buffer:
         """Count an inflated message, too.
 
         Raises:

@@ -8,7 +8,7 @@ Source: gRPC "Compression" (compression.md); gRPC core ``compression_internal.cc
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from bireme.types import Buffer
@@ -43,18 +43,28 @@ def parse_encoding(value: bytes | None) -> Encoding | None:
     )
 
 
-def decompress(message: Buffer, encoding: Encoding | None, max_size: int) -> bytes:
+def _take(num_bytes: int) -> None:
+    """Let any number of bytes be kept."""
+
+
+def decompress(
+    message: Buffer, encoding: Encoding | None, max_size: int, take: Callable[[int], None] = _take
+) -> Buffer:
     """Return the plain form of a message that came with the compressed flag, in a call with ``encoding``.
 
-    Never holds more than ``max_size`` bytes and one slice (1 MB) more.
+    ``take`` is told of all bytes before they are kept, and may refuse them. Never holds more than ``max_size`` bytes, one
+    slice (1 MB), and an eighth that is reserved.
 
     Raises:
         Refusal: INTERNAL, the call has no encoding, or the message is not encoded by it; RESOURCE_EXHAUSTED, it's larger
-            than ``max_size``.
+            than ``max_size``; or what ``take`` raises.
     """
     if encoding is None:
         raise Refusal(Status.INTERNAL, "a message has the compressed flag, and the call has no grpc-encoding")
-    pieces: list[bytes] = []
+    first = b""
+    plain: bytearray | None = (
+        None  # grows in place: to join pieces would take twice the memory, and hold the GIL
+    )
     size = 0
     try:
         for piece in inflate(message, _WINDOW_BITS[encoding]):
@@ -62,10 +72,16 @@ def decompress(message: Buffer, encoding: Encoding | None, max_size: int) -> byt
             if size > max_size:
                 text = f"Received message larger than max ({size} vs. {max_size})"
                 raise Refusal(Status.RESOURCE_EXHAUSTED, text)
-            pieces.append(piece)
+            take(len(piece))
+            if plain is not None:
+                plain += piece
+            elif first:
+                plain = bytearray(first + piece)
+            else:
+                first = piece
     except NotInflatable as error:
         raise Refusal(Status.INTERNAL, f"failed to decompress a message by {encoding}: {error}") from None
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return first if plain is None else plain
 
 
 def choose_encoding(accept: bytes | None, level: Level) -> Encoding | None:
