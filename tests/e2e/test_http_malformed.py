@@ -72,7 +72,6 @@ def binary_input(shape: list[int], nbytes: int, datatype: str = "INT32") -> dict
         ("identity_int32", b'{"inputs":' + b"[" * 100_000, (), "failed to parse"),
         ("identity_int32", {"id": 5} | json_input([1], [1]), (), "'id'"),
         ("identity_int32", json_input([1], [1]) | {"parameters": {"timeout": -1}}, (), "'timeout'"),
-        ("identity_int32", json_input([1], [1]) | {"outputs": [{"name": "Y"}] * 2}, (), "'Y'"),
     ],
 )
 def test_wrong_bodies_are_a_400_that_names_what_is_wrong(server, model, document, blobs, text):

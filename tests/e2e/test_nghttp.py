@@ -47,7 +47,6 @@ def sums_of(data: bytes) -> np.ndarray:
         [],
         ["--padding=255"],
         ["--no-dep"],
-        ["--continuation"],
         ["--window-bits=1", "--connection-window-bits=16"],
         ["--header-table-size=0"],
         ["--encoder-header-table-size=0"],
