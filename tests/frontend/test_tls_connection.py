@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from bireme.frontend import tls_connection
 from bireme.frontend.http import ConnectionLimits, ListenOptions
 from bireme.frontend.http.listener import HttpListener
 from bireme.frontend.tls_connection import HANDSHAKE_TIMEOUT_S, TlsConnection
@@ -102,6 +103,29 @@ def connect(authority, resolve=echo, *, step=None, identity=(), mutual=False, **
     return TlsPeer(listener, authority.client(*identity, alpn=("h2", "http/1.1")), step=step)
 
 
+def test_after_its_time_a_flood_is_decrypted_behind_the_other_connections(authority, monkeypatch):
+    monkeypatch.setattr(tls_connection, "_TURN_S", 0.0)
+
+    async def run() -> None:
+        peer = connect(authority)
+        peer.shake_hands()
+        for _ in range(10):
+            peer.object.write(GET)
+
+        peer.exchange()
+        assert len(peer.replies) == 1
+        assert peer.transport.is_reading_paused
+        peer.connection.pause_reading()
+        await asyncio.sleep(0)
+        assert peer.transport.is_reading_paused
+        peer.connection.resume_reading()
+        await until(lambda: peer.exchange() or len(peer.replies) == 10)
+
+        assert not peer.transport.is_reading_paused
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("step", [None, 1, 100])
 def test_requests_are_answered_however_their_bytes_arrive(authority, step):
     peer = connect(authority, step=step)
@@ -114,13 +138,17 @@ def test_requests_are_answered_however_their_bytes_arrive(authority, step):
 
 
 def test_large_bodies_go_both_ways(authority):
-    peer = connect(authority, lambda head: EchoRoute(1 << 30))
-    peer.shake_hands()
-    body = os.urandom(3_000_000)
-    peer.send(request("/p", body))
+    async def scenario():
+        peer = connect(authority, lambda head: EchoRoute(1 << 30))
+        peer.shake_hands()
+        body = os.urandom(3_000_000)
+        peer.send(request("/p", body))
+        await until(lambda: peer.exchange() or peer.replies)
 
-    assert peer.replies[0].body == b"POST /p " + body
-    assert max(len(buffer) for buffers in peer.transport.writes for buffer in buffers) < 300_000
+        assert peer.replies[0].body == b"POST /p " + body
+        assert max(len(buffer) for buffers in peer.transport.writes for buffer in buffers) < 300_000
+
+    asyncio.run(scenario())
 
 
 def test_what_arrives_while_reading_is_paused_is_kept(authority):

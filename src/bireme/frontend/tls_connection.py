@@ -36,6 +36,8 @@ _CHUNK_SIZE: Final = 256 << 10
 """Bytes encrypted at once, so that a large answer is not held encrypted in memory twice."""
 _MAX_UNASKED_SIZE: Final = 64 << 10
 """Bytes that TLS itself (key updates) may have for a client that does not read."""
+_TURN_S: Final = 0.005
+"""How long a client's bytes may keep the loop at a time; other connections wait meanwhile."""
 _REPORT_INTERVAL_S: Final = 10.0
 
 _REASONS: Final = {
@@ -77,6 +79,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         "_incoming",
         "_is_closing",
         "_is_discarding",
+        "_is_having_break",
         "_is_reading_paused",
         "_is_writing_paused",
         "_listener",
@@ -107,6 +110,9 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         """None: the handshake is not done."""
         self._transport: asyncio.Transport
         self._is_reading_paused = False
+        """Whether the protocol wants nothing now."""
+        self._is_having_break = False
+        """Whether other connections are let go first; the transport does not read then either."""
         self._is_writing_paused = False
         self._is_closing = False
         self._is_discarding = False
@@ -132,6 +138,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             self._shake_hands()
         else:
             self._decrypt()
+            if nbytes == SCRATCH_SIZE:  # there is more, which the event loop would read at once
+                self._let_others_go()
 
     def eof_received(self) -> bool | None:
         """The client has left, or at least says nothing more."""
@@ -186,11 +194,17 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         """Give the protocol what has arrived, unless it wants nothing now."""
         protocol, incoming, read = self._protocol, self._incoming, self._object.read
         assert protocol is not None
+        end_s = 0.0
         try:
             # The exception that says "no more" costs as much as the decryption of a small request: it is avoided.
             while (incoming.pending or self._object.pending()) and not (
                 self._is_reading_paused or self._is_discarding
             ):
+                if not end_s:
+                    end_s = time.monotonic() + _TURN_S
+                elif time.monotonic() >= end_s:
+                    self._let_others_go()
+                    break
                 target = protocol.get_buffer(-1)
                 size: int = read(len(target), target)  # type: ignore[arg-type,assignment]
                 if not size:
@@ -205,6 +219,20 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             return
         if self._outgoing.pending:
             self._flush_unasked()
+
+    def _let_others_go(self) -> None:
+        """Go on with what has arrived, and with reading, in the next turn of the loop."""
+        if not (self._is_having_break or self._is_reading_paused or self._transport.is_closing()):
+            self._is_having_break = True
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_having_break = False
+        if self._is_reading_paused or self._transport.is_closing():
+            return
+        self._transport.resume_reading()
+        self._decrypt_held()
 
     def _take_goodbye(self) -> None:
         assert self._protocol is not None
@@ -284,13 +312,13 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
     def pause_reading(self) -> None:
         """Give nothing more to the protocol."""
         self._is_reading_paused = True
-        if not self._transport.is_closing():
+        if not self._is_having_break and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Give again, starting with what has arrived meanwhile, in the next turn of the loop."""
         self._is_reading_paused = False
-        if not self._transport.is_closing():
+        if not self._is_having_break and not self._transport.is_closing():
             self._transport.resume_reading()
             asyncio.get_running_loop().call_soon(self._decrypt_held)
 
