@@ -56,7 +56,7 @@ class GrpcOptions(ListenOptions):
     """Bytes that the received messages of all connections may hold together; 0: half of the machine's memory."""
     max_unsent_bytes: int = 64 << 20
     """Bytes of finished and of expected responses that a connection's client has not taken, from which on no further request
-    of that connection begins. A response is expected to be as large as its model's largest so far."""
+    of that connection begins. See `GrpcApi.expected_size` for what is expected."""
     max_held_requests: int = 128
     """Requests of one `ModelStreamInfer` call in the engine or waiting for their response's turn, from which on further
     ones wait."""
