@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.wire.http2 import ErrorCode, encode_block
+from bireme.wire.http2 import ErrorCode, Http2Limits, encode_block
 from http2_client import REQUEST_HEADERS, RESPONSE_BLOCK, TRAILERS_BLOCK
 from http2_peer import (
     ACK,
@@ -61,6 +61,7 @@ PREFACE_RULES = [
 FRAMING_RULES = [
     Rule("4.1", "unknown types are discarded", frame(0xFA, 0xFF, 0, b"?" * 100), Ignored()),
     Rule("4.1", "unknown types are discarded on idle streams", frame(0x0A, 0, 7, b"?"), Ignored()),
+    Rule("4.2", "unknown frames of the largest size", frame(0xFF, 0, 0, bytes(1 << 14)), Ignored()),
     Rule("4.1", "unknown flags are ignored", frame(HEADERS, END_HEADERS | END_STREAM | 0xD2, 1, REQUEST), Taken()),
     Rule("4.1", "the reserved bit is ignored", frame(HEADERS, END_HEADERS | END_STREAM, 0x80000001, REQUEST), Taken()),
     Rule("4.1", "the reserved bit is ignored in DATA", headers() + data(0x80000001, b"x", END_STREAM), Taken(b"x")),
@@ -218,6 +219,28 @@ def test_5_1_only_so_much_comes_after_the_server_has_ended_a_stream():
 
     peer.exchange(data(1, b"later than the end"))
     assert peer.goaway_code() == STREAM_CLOSED
+
+
+def test_5_1_nothing_comes_after_the_client_has_reset_a_stream_too():
+    peer = Peer(SMALL)
+    peer.exchange(headers())
+    reset_by_server(peer)
+    peer.exchange(rst_stream())
+    assert peer.is_alive()
+
+    peer.exchange(data(1, b"late"))
+    assert peer.goaway_code() == STREAM_CLOSED
+
+
+def test_5_1_what_comes_too_late_does_not_come_without_end():
+    peer = Peer(Http2Limits(frame_allowance=100))
+    peer.exchange(headers())
+    reset_by_server(peer)
+    peer.exchange(data(1, b"late") * 50)
+    assert peer.is_alive()
+
+    peer.exchange(data(1, b"late") * 60)
+    assert peer.goaway_code() == ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_5_1_a_block_that_comes_too_late_still_changes_the_table():

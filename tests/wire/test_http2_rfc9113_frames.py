@@ -74,6 +74,8 @@ HEADERS_RULES = [
     Rule("6.2", "another frame amid a block", headers(1, REQUEST, 0) + ping(), Ends(PROTOCOL_ERROR)),
     Rule("6.2", "another stream's frame amid a block", headers(1, REQUEST, 0) + headers(3), Ends(PROTOCOL_ERROR)),
     Rule("6.2", "DATA amid a block", headers(1, REQUEST, 0) + data(1, b"x"), Ends(PROTOCOL_ERROR)),
+    Rule("6.2", "another stream's DATA amid a block", headers(3, REQUEST, 0) + data(1, b"abc"), Ends(PROTOCOL_ERROR), start=OPEN),
+    Rule("6.2", "nothing but padding, then CONTINUATION", frame(HEADERS, END_STREAM | PADDED, 1, b"\x02\0\0") + continuation(1, REQUEST, END_HEADERS), Taken()),
     Rule("6.2", "RST_STREAM amid a block", headers(1, REQUEST, 0) + rst_stream(1), Ends(PROTOCOL_ERROR)),
 ]  # fmt: skip
 
@@ -111,6 +113,8 @@ SETTINGS_RULES = [
     Rule("6.5.2", "MAX_FRAME_SIZE 2^24", settings((5, 1 << 24)), Ends(PROTOCOL_ERROR)),
     Rule("6.5.2", "the largest of the others", settings((1, 0xFFFFFFFF), (3, 0xFFFFFFFF), (6, 0xFFFFFFFF)) + request(), Taken()),
     Rule("6.5.2", "a bad value behind good ones", settings((4, 1), (2, 7)), Ends(PROTOCOL_ERROR)),
+    Rule("6.5.2", "as many settings as anybody sends", settings(*((0x100, 0),) * 64) + request(), Taken()),
+    Rule("10.5", "more settings than anybody sends", settings(*((0x100, 0),) * 65), Ends(ErrorCode.ENHANCE_YOUR_CALM)),
 ]  # fmt: skip
 
 OTHER_RULES = [
@@ -148,6 +152,7 @@ WINDOW_RULES = [
     Rule("6.9.1", "over 2^31 - 1 on a stream", window_update(1, MAX_WINDOW - 65534), Fails(FLOW_CONTROL_ERROR), start=OPEN),
     Rule("6.9.1", "over 2^31 - 1 in steps", window_update(1, MAX_WINDOW - 65535) + window_update(1, 1), Fails(FLOW_CONTROL_ERROR), start=OPEN),
     Rule("6.9.2", "a larger initial window over 2^31 - 1 on a stream", window_update(1, MAX_WINDOW - 65535) + settings((4, 65536)), Ends(FLOW_CONTROL_ERROR), start=OPEN),
+    Rule("6.9.2", "a larger initial window up to 2^31 - 1 on a stream", window_update(1, MAX_WINDOW - 65535) + settings((4, 65535)) + data(1, b"x", END_STREAM), Taken(b"x"), start=OPEN),
 ]  # fmt: skip
 
 
@@ -224,6 +229,19 @@ def test_6_8_streams_after_a_goaway_are_refused_and_those_before_it_end_well():
     assert peer.calls[1].has_ended
 
 
+def test_6_1_data_received_into_its_own_memory_ends_a_request_as_soon_as_it_is_there():
+    peer = Peer(SMALL, scratch_size=1 << 12)
+    peer.handler.wants_memory = True
+    sent = data(1, bytes(10_000), END_STREAM)
+    peer.exchange(headers())
+    peer.feed(sent[:5000])
+    assert not peer.calls[1].has_ended
+
+    peer.feed(sent[5000:], 5000)
+    assert peer.calls[1].num_direct
+    assert peer.calls[1].has_ended
+
+
 def test_6_9_the_window_of_a_stream_and_that_of_the_connection_are_opened_again():
     peer = Peer(SMALL)
     peer.exchange(settings(flags=ACK) + headers())
@@ -265,8 +283,10 @@ def test_6_9_1_data_over_a_streams_window_ends_the_stream():
 
 def test_6_9_1_data_over_the_connections_window_ends_it():
     peer = Peer(Http2Limits(stream_window=1 << 20, connection_window=1 << 16, max_frame_size=1 << 18))
-    peer.exchange(headers(1) + data(1, bytes((1 << 16) + 1)))
+    peer.exchange(headers(1) + data(1, bytes(1 << 16)))
+    assert len(peer.calls[1].body) == 1 << 16
 
+    peer.exchange(data(1, bytes((1 << 16) + 1)))
     assert peer.goaway_code() == FLOW_CONTROL_ERROR
 
 
@@ -279,6 +299,16 @@ def test_6_9_1_data_on_closed_streams_counts_against_the_connections_window():
 
     assert updates
     assert all((sent.type, sent.stream_id) == (WINDOW_UPDATE, 0) for sent in updates)
+
+
+def test_6_9_2_a_window_of_ours_that_is_smaller_than_by_default_is_in_force_when_acknowledged():
+    peer = Peer(Http2Limits(stream_window=1000, max_frame_size=1 << 14))
+    assert not peer.exchange(headers(1) + data(1, bytes(900)) + headers(3) + data(3, bytes(400)))
+
+    [sent] = peer.exchange(settings(flags=ACK))
+    assert (sent.stream_id, sent.window_increment) == (1, 900)
+    peer.exchange(data(3, bytes(601)))
+    assert peer.resets_sent() == {3: FLOW_CONTROL_ERROR}
 
 
 def test_6_9_2_a_smaller_initial_window_may_make_windows_negative():

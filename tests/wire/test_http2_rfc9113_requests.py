@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.wire.http2 import ErrorCode
+from bireme.wire.http2 import ErrorCode, Http2Limits
 from http2_client import REQUEST_HEADERS, RESPONSE_BLOCK, TRAILERS_BLOCK
 from http2_peer import (
     END_HEADERS,
@@ -196,3 +196,12 @@ def test_8_7_a_refused_stream_was_not_looked_at():
     assert 9 not in peer.calls
     peer.exchange(rst_stream(1) + headers(11))
     assert 11 in peer.calls
+
+
+@pytest.mark.parametrize("chunk_size", [1 << 20, 1])
+def test_10_5_1_a_block_larger_than_any_list_ends_the_connection_at_its_header(chunk_size):
+    peer = Peer(Http2Limits(max_header_list_size=1000))
+    peer.feed(headers(1, bytes(100_000))[:9], chunk_size)
+    peer.take_frames()
+
+    assert peer.goaway_code() == ErrorCode.ENHANCE_YOUR_CALM
