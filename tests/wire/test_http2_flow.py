@@ -10,6 +10,7 @@ import random
 import h2.config
 import h2.connection
 import h2.events
+import pytest
 from h2.settings import SettingCodes
 from hypothesis import given, strategies as st
 
@@ -208,6 +209,7 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(steps, max_size=40))
 def test_answers_arrive_once_and_in_order_through_any_windows(steps):
     conversation = Conversation()
@@ -219,6 +221,7 @@ def test_answers_arrive_once_and_in_order_through_any_windows(steps):
     conversation.conclude()
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=5), st.integers(1, 40))
 def test_answers_share_a_connection_window_that_opens_in_drops(sizes, increment):
     conversation = Conversation()

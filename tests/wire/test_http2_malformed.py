@@ -215,6 +215,7 @@ TRAFFIC = h2_traffic()
 small_cuts = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 3000)), min_size=1, max_size=20)
 
 
+@pytest.mark.slow
 @given(sizes=small_cuts, wants_memory=st.booleans())
 def test_sound_traffic_is_taken_however_it_is_cut(sizes, wants_memory):
     sent = b"".join(TRAFFIC)
@@ -226,6 +227,7 @@ def test_sound_traffic_is_taken_however_it_is_cut(sizes, wants_memory):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     sent=st.binary(max_size=300),
     start=st.sampled_from([b"", START[:24], START, OPEN]),
@@ -235,6 +237,7 @@ def test_arbitrary_bytes_end_well(sent, start, sizes):
     assert run(sent, sizes, start=start) == run(sent, start=start)
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from(REACTIONS), small_cuts, st.booleans())
 def test_mutated_frames_end_well(draw, reaction, sizes, wants_memory):
     """Sound frames in any order, some of them repeated, with bytes changed, removed or added."""
@@ -258,6 +261,7 @@ stream_ids = st.sampled_from([0, 1, 2, 3, 5, 7, 0x7FFFFFFF])
 lengths = st.one_of(st.integers(0, 20), st.sampled_from([100, 1024, 5000, 1 << 14, (1 << 14) + 1]))
 
 
+@pytest.mark.slow
 @given(
     headers_and_sizes=st.lists(
         st.tuples(st.integers(0, 11), st.integers(0, 255), stream_ids, lengths), min_size=1, max_size=8
@@ -278,6 +282,7 @@ def test_frames_of_any_kind_flags_stream_and_size_end_well(headers_and_sizes, fi
     assert run(sent, sizes, reaction=reaction) == run(sent, reaction=reaction)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_one_connection_never_notices_another(draw):
     """Two connections share their scratch memory; what one is sent changes nothing for the other."""

@@ -173,10 +173,10 @@ FLOODS = {
         for number in numbers()
     ),
     "requests to remember": lambda: (
-        headers(number, few_fields(number)) + rst_stream(number) for number in range(1, 600, 2)
+        headers(number, few_fields(number)) + rst_stream(number) for number in range(1, 350, 2)
     ),
     "SETTINGS": lambda: itertools.repeat(settings()),
-    "full SETTINGS": lambda: itertools.repeat(settings(*((0x100 + index, index) for index in range(60)))),
+    "full SETTINGS": lambda: itertools.repeat(settings(*((0x100 + index, index) for index in range(30)))),
     "SETTINGS that move windows": lambda: (settings((4, index % 1000)) for index in itertools.count()),
     "SETTINGS ACK": lambda: itertools.repeat(settings(flags=ACK)),
     "PING": lambda: itertools.repeat(ping() * 10),
