@@ -46,11 +46,6 @@ def decode_binary(value: bytes) -> bytes:
         raise Refusal(Status.INTERNAL, f"a binary header is not base64: {error}") from None
 
 
-def encode_binary(value: bytes) -> bytes:
-    """Return ``value`` as a ``-bin`` header carries it, without padding."""
-    return binascii.b2a_base64(value, newline=False).rstrip(b"=")
-
-
 def forwarded_parameters(
     headers: Iterable[tuple[bytes, bytes]], pattern: re.Pattern[str] | None
 ) -> dict[str, Parameter] | None:
