@@ -246,6 +246,11 @@ class FakeModel:
     config: FakeConfig = field(default_factory=FakeConfig)
     validator: Any = None
 
+    @property
+    def is_decoupled(self) -> bool:
+        policy = self.config.model_transaction_policy
+        return policy is not None and policy.decoupled
+
 
 class FakeServer:
     """An engine whose model gives its inputs back; or raises, or holds requests until the test answers them."""

@@ -57,6 +57,9 @@ class Model:
         self.inputs = self.validator.inputs
         self.outputs = self.validator.outputs
         self.max_batch_size = prepared.config.max_batch_size
+        policy = prepared.config.model_transaction_policy
+        self.is_decoupled = policy is not None and policy.decoupled
+        """Whether a request has any number of responses."""
         self._prepared = prepared
         self._plan = prepared.plan
         self._loop = loop

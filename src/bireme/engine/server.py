@@ -311,8 +311,7 @@ class Server:
                 "Server not ready: start it, by 'with Server(...) as server' or 'await server.start()'"
             )
         model = self.model(name, version)
-        policy = model.config.model_transaction_policy
-        if policy is not None and policy.decoupled:
+        if model.is_decoupled:
             raise Unsupported(f"infer() takes exactly one response, and model '{name}' is decoupled")
         tensors = make_tensors(name, model.inputs, inputs)
         return InferenceRequest(name, tensors, wake_task, model_version=version, **settings)

@@ -7,13 +7,16 @@ import re
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from bireme.types import InvalidArgument
 
 T = TypeVar("T")
 
 _NUM_THREADS = 2
+
+INTERNAL_ERROR: Final = "internal error; the server's log has the details"
+"""All that a client learns of an exception that nobody foresaw."""
 _MAX_PREPARATIONS = 2
 """Inflating or parsing may be followed by the decoding of BYTES; what comes later is not waited for."""
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from bireme.engine.model import Model
 from bireme.frontend.grpc.api import GrpcApi
 from bireme.frontend.grpc.errors import status_of
+from bireme.frontend.inference import INLINE_INFLATE_SIZE
 from bireme.frontend.memory import allocate_body
+from bireme.frontend.work import INTERNAL_ERROR
 from bireme.telemetry import log as server_log
 from bireme.types import BiremeError, Buffer, InferenceRequest, Parameter
 from bireme.wire.grpc.compression import Encoding, decompress
@@ -38,18 +40,12 @@ if TYPE_CHECKING:
 
 log = server_log.get_logger(__name__)
 
-INLINE_INFLATE_SIZE: Final = 1 << 10
-"""Compressed bytes that are inflated on the loop: a thousandfold growth is still only a millisecond's work."""
-INLINE_DEFLATE_SIZE: Final = 8 << 10
-"""Plain bytes that are compressed on the loop, 0.1 ms; a thread costs about as much."""
-
 _HEADERS: Final[dict[Encoding | None, bytes]] = {
     None: RESPONSE_HEADERS,
     "gzip": GZIP_RESPONSE_HEADERS,
     "deflate": DEFLATE_RESPONSE_HEADERS,
 }
 DEADLINE_EXCEEDED: Final = "Deadline Exceeded"
-INTERNAL_ERROR: Final = "internal error; the server's log has the details"
 
 
 class Route:
@@ -197,7 +193,7 @@ class Call(MessageReader):
         connection = self.connection
         connection.h2.answer(
             self.stream,
-            RESPONSE_HEADERS if encoding is None else _HEADERS[encoding],
+            _HEADERS[encoding],
             (prefix, *pieces),
             size + 5,
             OK_TRAILERS,

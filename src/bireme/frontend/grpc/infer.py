@@ -9,14 +9,13 @@ Source: Triton ``infer_handler.cc`` (``ModelInferHandler``).
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
-from bireme.engine.model import Model
-from bireme.engine.validation import MAX_INLINE_BYTES, needs_bytes_check
+from bireme.engine.validation import MAX_INLINE_BYTES
 from bireme.frontend.grpc.api import GrpcApi
-from bireme.frontend.grpc.call import INLINE_DEFLATE_SIZE, Route, UnaryCall
+from bireme.frontend.grpc.call import Route, UnaryCall
 from bireme.frontend.grpc.connection import GrpcConnection
+from bireme.frontend.inference import INLINE_DEFLATE_SIZE, check_bytes, complete, has_large_bytes
 from bireme.types import (
     Buffer,
     InferenceRequest,
@@ -76,7 +75,7 @@ class InferCall(UnaryCall):
     def _submit(self, request: InferenceRequest, message: Buffer, *, is_admitted: bool = False) -> None:
         server = self.api.server
         model = server.model(request.model_name, request.model_version)
-        if is_decoupled(model):
+        if model.is_decoupled:
             raise Unsupported(_DECOUPLED)
         # Before the request is given away: it may be answered within the call.
         self.request = request
@@ -88,7 +87,7 @@ class InferCall(UnaryCall):
             return
         self.connection.expect(expected)
         self._num_expected = expected
-        if has_large_bytes(self.api, request, message):
+        if has_large_bytes(self.api.server, request, message):
             self.work = self.api.spawn_preparation(self, self._submit_bytes(request))
             return
         server.submit(request)
@@ -97,7 +96,7 @@ class InferCall(UnaryCall):
         self._submit(await self.api.in_thread(decode, self.api, self.route, message, self.respond), message)
 
     async def _submit_bytes(self, request: InferenceRequest) -> None:
-        self.model = await check_bytes(self.api, request)
+        self.model = await check_bytes(self.api, self.api.server, request)
         self.api.server.submit(request)
 
     def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
@@ -164,42 +163,6 @@ def decode(api: GrpcApi, route: Route, message: Buffer, respond: Respond) -> Inf
     if route.forwarded is not None:
         request.parameters = {**(request.parameters or {}), **route.forwarded}
     return request
-
-
-def is_decoupled(model: Model) -> bool:
-    """Whether a request to ``model`` has any number of responses."""
-    policy = model.config.model_transaction_policy
-    return policy is not None and policy.decoupled
-
-
-def has_large_bytes(api: GrpcApi, request: InferenceRequest, message: Buffer) -> bool:
-    """Whether ``request`` has BYTES to be decoded beside the loop. Without regions, only a large message holds such."""
-    return bool(len(message) > MAX_INLINE_BYTES or api.server.shared_memory) and needs_bytes_check(request)
-
-
-async def check_bytes(api: GrpcApi, request: InferenceRequest) -> Model:
-    """Have the BYTES inputs decoded beside the loop; return the model, which may have been reloaded meanwhile.
-
-    Raises:
-        BiremeError: they do not suit the model, or it is gone.
-    """
-    server = api.server
-    validator = server.model(request.model_name, request.model_version).validator
-    await api.in_thread(validator.check_bytes, request)
-    return server.model(request.model_name, request.model_version)
-
-
-async def complete(api: GrpcApi, encoded: EncodedMessage) -> None:
-    """Complete a response that takes its time: step by step, with the loop's other work in between.
-
-    Raises:
-        InvalidArgument: an output cannot be sent as the request asked.
-    """
-    if encoded.is_heavy:
-        while not await api.in_thread(encoded.advance):
-            pass
-    while not encoded.advance():  # noqa: ASYNC110 (the work itself is what is waited for)
-        await asyncio.sleep(0)
 
 
 async def pack(api: GrpcApi, encoded: EncodedMessage, encoding: Encoding) -> bytes | None:

@@ -15,19 +15,17 @@ from typing import Any, Final
 
 from bireme.engine.model import Model
 from bireme.frontend.grpc.api import GrpcApi
-from bireme.frontend.grpc.call import INLINE_INFLATE_SIZE, INTERNAL_ERROR, Call, Route
+from bireme.frontend.grpc.call import Call, Route
 from bireme.frontend.grpc.connection import GrpcConnection
 from bireme.frontend.grpc.infer import (
     SHUTTING_DOWN,
     check_accepting,
-    check_bytes,
-    complete,
     decode,
-    has_large_bytes,
-    is_decoupled,
     is_heavy_to_decode,
     pack,
 )
+from bireme.frontend.inference import INLINE_INFLATE_SIZE, check_bytes, complete, has_large_bytes
+from bireme.frontend.work import INTERNAL_ERROR
 from bireme.telemetry.log import get_logger
 from bireme.types import BiremeError, Buffer, InferenceRequest, InferenceResponse
 from bireme.wire.grpc import (
@@ -240,10 +238,10 @@ class StreamInferCall(Call):
         item.expected = expected
         item.request = request
         item.model = model
-        item.is_decoupled = is_decoupled(model)
+        item.is_decoupled = model.is_decoupled
         if not item.is_decoupled:
             self._order.append(item)
-        if has_large_bytes(self.api, request, message):
+        if has_large_bytes(self.api.server, request, message):
             self._prepare(self._submit_bytes(item, request))
             return
         server.submit(request)
@@ -251,7 +249,7 @@ class StreamInferCall(Call):
 
     async def _submit_bytes(self, item: _Item, request: InferenceRequest) -> None:
         try:
-            item.model = await check_bytes(self.api, request)
+            item.model = await check_bytes(self.api, self.api.server, request)
             self.api.server.submit(request)
             self._is_beginning = False
         except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)

@@ -14,6 +14,7 @@ from bireme.engine.model import Model
 from bireme.frontend.http.errors import status_of
 from bireme.frontend.http.head import RefusedRequest, RequestHead
 from bireme.frontend.memory import allocate_body
+from bireme.frontend.work import INTERNAL_ERROR
 from bireme.telemetry import log as server_log
 from bireme.types import BiremeError, Buffer, InferenceRequest, InferenceResponse, Unavailable
 from bireme.wire.http import error_body
@@ -170,4 +171,4 @@ class Exchange:
         """Answer an unforeseen exception: logged with its traceback, of which the client learns nothing."""
         log.error("%r failed", self.head, exc_info=error)
         if not self.is_answered:
-            self.reply(500, error_body("internal error; the server's log has the details"))
+            self.reply(500, error_body(INTERNAL_ERROR))

@@ -11,16 +11,21 @@ Source: Triton ``http_server.cc`` (``HandleInfer``, ``InferRequestClass``).
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 
-from bireme.engine.validation import MAX_INLINE_BYTES, needs_bytes_check
 from bireme.frontend.http.api import Api
 from bireme.frontend.http.errors import status_of
 from bireme.frontend.http.exchange import JSON, STATUS_LINES, Exchange, Route
 from bireme.frontend.http.head import RefusedRequest, RequestHead
 from bireme.frontend.http.target import Target
+from bireme.frontend.inference import (
+    INLINE_DEFLATE_SIZE,
+    INLINE_INFLATE_SIZE,
+    check_bytes,
+    complete,
+    has_large_bytes,
+)
 from bireme.frontend.memory import allocate_body
 from bireme.ipc import json_offload
 from bireme.ipc.segment import Segment
@@ -55,11 +60,6 @@ _OK_BINARY = (
     STATUS_LINES[200] + b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
 )
 _ACCEPT_ENCODING = b"Accept-Encoding: %s\r\n" % ACCEPTED_ENCODINGS.encode()
-
-_INLINE_INFLATE_SIZE = 1 << 10
-"""Compressed bytes that are inflated on the loop: a thousandfold growth is still only a millisecond's work."""
-_INLINE_DEFLATE_SIZE = 8 << 10
-"""Plain bytes that are compressed on the loop, 0.1 ms; a thread costs about as much."""
 
 
 class InferRoute(Route):
@@ -164,11 +164,9 @@ class InferRoute(Route):
                 )
             if self._forwarded is not None:
                 request.parameters = {**(request.parameters or {}), **self._forwarded}
-            policy = model.config.model_transaction_policy
-            if policy is not None and policy.decoupled:
+            if model.is_decoupled:
                 raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-            # Without regions, only a large body holds large BYTES.
-            if (len(body) > MAX_INLINE_BYTES or server.shared_memory) and needs_bytes_check(request):
+            if has_large_bytes(server, request, body):
                 exchange.work = api.spawn_preparation(exchange, self._submit_bytes(exchange, request))
                 return
             # Both before the request is given away: it may be answered within the call.
@@ -181,10 +179,9 @@ class InferRoute(Route):
     async def _submit_bytes(self, exchange: Exchange, request: InferenceRequest) -> None:
         """Have large BYTES inputs decoded beside the loop, then give the request to the engine."""
         server = self._api.server
-        validator = server.model(self._model_name, self._version).validator
-        await self._api.in_thread(validator.check_bytes, request)
+        model = await check_bytes(self._api, server, request)
         exchange.request = request
-        exchange.model = server.model(self._model_name, self._version)  # it may have been reloaded meanwhile
+        exchange.model = model
         server.submit(request)
 
     async def _prepare(self, exchange: Exchange) -> None:
@@ -204,7 +201,7 @@ class InferRoute(Route):
 
     async def _inflate(self, body: Buffer) -> bytes:
         limit = self._api.options.max_input_size
-        if len(body) <= _INLINE_INFLATE_SIZE:
+        if len(body) <= INLINE_INFLATE_SIZE:
             return decompress(body, limit)
         return await self._api.in_thread(decompress, body, limit)
 
@@ -233,15 +230,11 @@ class InferRoute(Route):
 
     async def _finish(self, exchange: Exchange, body: EncodedBody) -> None:
         """Complete a response that takes its time: step by step, with the loop's other work in between."""
-        if body.is_heavy:
-            while not await self._api.in_thread(body.advance):
-                pass
-        while not body.advance():  # noqa: ASYNC110 (the work itself is what is waited for)
-            await asyncio.sleep(0)
+        await complete(self._api, body)
         if self._accepted is None:
             _send(exchange, body.json_length, body.pieces, body.nbytes)
             return
-        if body.nbytes <= _INLINE_DEFLATE_SIZE:
+        if body.nbytes <= INLINE_DEFLATE_SIZE:
             pieces = compress(body.pieces, self._accepted)
         else:
             pieces = await self._api.in_thread(compress, body.pieces, self._accepted)
