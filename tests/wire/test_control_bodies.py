@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 
 from bireme.types import InvalidArgument
 from bireme.wire import http as wire_http
+from bireme.wire.reserved_parameters import is_reserved_parameter
 from infer_bodies import LIMITS, json_scalars
 
 DECODERS = [
@@ -169,7 +170,7 @@ def test_error_bodies(message, expected):
     [("priority", True), ("headers", True), ("triton_x", True), ("x_triton_", False), ("my_key", False)],
 )
 def test_reserved_parameters(key, expected):
-    assert wire_http.is_reserved_parameter(key) is expected
+    assert is_reserved_parameter(key) is expected
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 97, 98, 99])

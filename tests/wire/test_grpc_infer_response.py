@@ -326,7 +326,7 @@ def test_a_message_that_clients_would_refuse_is_not_sent(monkeypatch: pytest.Mon
 
 
 def test_tables_of_fragments_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(infer_response, "_MAX_FRAGMENTS", 3)
+    monkeypatch.setattr(encoded, "_MAX_FRAGMENTS", 3)
     for size in range(1, 9):
         found = read_response(wire_grpc.encode_infer_response(respond(fp32(shape=(size,))), ALL))
         assert tuple(found.outputs[0].shape) == (size,)

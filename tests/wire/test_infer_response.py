@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from bireme.types import InferenceResponse, InvalidArgument, Tensor, datatypes, encode_bytes
-from bireme.wire import http as wire_http
+from bireme.wire import encoded, http as wire_http
 from bireme.wire.http import infer_response
 from infer_bodies import DATATYPES, FIXED_SIZE_DATATYPES, joined, read_reply
 
@@ -240,7 +240,7 @@ def test_a_large_classification_is_done_in_steps():
 
 
 def test_shapes_from_clients_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr(infer_response, "_MAX_FRAGMENTS", 10)
+    monkeypatch.setattr(encoded, "_MAX_FRAGMENTS", 10)
     for size in range(50):
         read_reply(wire_http.encode_infer_response(respond(fp32(shape=(size,))), AS_BINARY))
 

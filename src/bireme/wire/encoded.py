@@ -5,9 +5,11 @@ What is large goes through `Encoded.advance` in bounded steps, so that the calle
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from bireme.types import Buffer, InferenceResponse, Tensor, encode_bytes
+from bireme.wire.classification import classify
 from bireme.wire.regions import OutputRegion
 from bireme.wire.wanted_outputs import WantedOutput
 
@@ -18,6 +20,10 @@ MAX_SLICE_ELEMENTS = 1 << 16
 """A step deals with at most so many elements: about 2 ms of work for numbers."""
 MAX_COPY_BYTES = 8 << 20
 """A step copies at most about so many bytes: 2 ms."""
+_MAX_FRAGMENTS = 4096
+
+_Key = TypeVar("_Key")
+_Made = TypeVar("_Made")
 
 
 class Encoded:
@@ -56,6 +62,11 @@ class Encoded:
         return self._steps is None
 
 
+def takes_long(response: InferenceResponse, by_name: Mapping[str, WantedOutput] | None) -> bool:
+    """Whether the outputs are wanted in a way that takes long and lets go of the GIL: see `Encoded.is_heavy`."""
+    return by_name is not None and (sorts_much(response, by_name) or copies_much(response, by_name))
+
+
 def sorts_much(response: InferenceResponse, by_name: Mapping[str, WantedOutput]) -> bool:
     """Whether an output is to be classified that takes long to sort."""
     for tensor in response.outputs:
@@ -63,6 +74,23 @@ def sorts_much(response: InferenceResponse, by_name: Mapping[str, WantedOutput])
         if choice is not None and choice.classification and tensor.num_elements > MAX_SLICE_ELEMENTS:
             return True
     return False
+
+
+def classify_in_steps(
+    tensor: Tensor, choice: WantedOutput, labels: Mapping[str, Sequence[str]], *, has_batch_dim: bool
+) -> Generator[None, None, Tensor]:
+    """Return the classes of ``tensor`` where ``choice`` wants those, else itself; yield between bounded pieces of work.
+
+    Raises:
+        InvalidArgument: it cannot be classified.
+    """
+    if choice.classification:
+        names = labels.get(tensor.name, ())
+        for classes in classify(tensor, choice.classification, names, has_batch_dim=has_batch_dim):
+            if classes is not None:
+                return classes
+            yield
+    return tensor
 
 
 def slice_wire_form(tensor: Tensor) -> Iterator[Buffer]:
@@ -102,3 +130,11 @@ def write_in_steps(region: OutputRegion, tensor: Tensor) -> Iterator[None]:
             yield
         pieces.append(piece)
     region.write_pieces(tensor.name, pieces)
+
+
+def keep_fragment(fragments: dict[_Key, _Made], key: _Key, made: _Made) -> _Made:
+    """Remember ``made``. Shapes come from clients, so the table is emptied when full; refilling it is cheap."""
+    if len(fragments) >= _MAX_FRAGMENTS:
+        fragments.clear()
+    fragments[key] = made
+    return made

@@ -11,6 +11,7 @@ __all__ = [
     "ALL_AS_JSON",
     "AS_BINARY",
     "AS_JSON",
+    "KnownWishes",
     "OutputRegion",
     "Regions",
     "WantedOutput",
@@ -76,3 +77,37 @@ def find_targets(
         if not any(regions.overlap(place, region.place) for place in places)
     }
     return targets or None
+
+
+class KnownWishes:
+    """The listed outputs of a request that may come again, without the memory that it wanted them in."""
+
+    __slots__ = ("_choices", "_has_large")
+
+    def __init__(self, by_name: Mapping[str, WantedOutput]) -> None:
+        self._choices = tuple(
+            (name, choice if choice.region is None else choice.region.place)
+            for name, choice in by_name.items()
+        )
+        self._has_large = any(
+            isinstance(choice, Place) and choice.byte_size >= MIN_TARGET_BYTES for _, choice in self._choices
+        )
+
+    def find(self, regions: Regions) -> dict[str, WantedOutput]:
+        """Return the outputs, with their memory as ``regions`` has it now.
+
+        Raises:
+            NotFound, InvalidArgument, Unavailable: as `Regions.slice`.
+        """
+        return {
+            name: choice
+            if isinstance(choice, WantedOutput)
+            else WantedOutput(region=OutputRegion(*choice, regions.slice(*choice)))
+            for name, choice in self._choices
+        }
+
+    def find_targets(
+        self, regions: Regions, inputs: Iterable[Place], by_name: Mapping[str, WantedOutput]
+    ) -> dict[str, memoryview] | None:
+        """Return what `find_targets` returns; sooner, if no output is large."""
+        return find_targets(regions, inputs, by_name) if self._has_large else None

@@ -35,7 +35,6 @@ from bireme.types import (
     InferenceRequest,
     InferenceResponse,
     Internal,
-    InvalidArgument,
     Parameter,
     Unsupported,
 )
@@ -50,10 +49,10 @@ from bireme.wire.http import (
     decompress,
     encode_infer_response,
     error_body,
-    is_reserved_parameter,
     parse_content_encoding,
     parse_header_length,
 )
+from bireme.wire.reserved_parameters import check_forwarded
 
 _OK_JSON = STATUS_LINES[200] + JSON
 _OK_BINARY = (
@@ -274,9 +273,6 @@ def _forwarded_headers(head: RequestHead, pattern: re.Pattern[str] | None) -> di
     for raw_name, value in head.headers:
         name = raw_name.decode("latin-1")
         if pattern.search(name):
-            if is_reserved_parameter(name.lower()):
-                raise InvalidArgument(
-                    f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
-                )
+            check_forwarded(name)
             forwarded[name] = value.decode("latin-1")
     return forwarded or None

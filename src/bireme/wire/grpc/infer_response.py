@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Final, TypeVar
+from typing import Final
 
 from bireme.types import Buffer, InferenceResponse, InvalidArgument, Tensor, datatypes
-from bireme.wire.classification import classify
 from bireme.wire.encoded import (
     MAX_SLICE_ELEMENTS,
     SMALL_BYTES,
     Encoded,
-    copies_much,
+    classify_in_steps,
+    keep_fragment,
     slice_wire_form,
-    sorts_much,
+    takes_long,
     write_in_steps,
 )
 from bireme.wire.grpc.parameters import write_parameter, write_parameters
@@ -38,15 +38,10 @@ _STREAM_ERROR, _STREAM_RESPONSE = b"\x0a", b"\x12"
 
 _FINAL = {flag: write_parameter("triton_final_response", flag) for flag in (False, True)}
 
-_MAX_FRAGMENTS = 4096
 _FragmentKey = tuple[str, str, tuple[int, ...]]
 _model_fragments: dict[tuple[str, int], bytes] = {}
 _output_fragments: dict[_FragmentKey, tuple[bytes, bytes]] = {}
 """What describes an output, and the tag and length in front of its data (BYTES: nothing, as the length varies)."""
-
-
-_Key = TypeVar("_Key")
-_Made = TypeVar("_Made")
 
 
 class EncodedMessage(Encoded):
@@ -80,10 +75,7 @@ def encode_infer_response(
     if final is not None:
         head += _FINAL[final]
     if not _encode_at_once(message, head, response, wanted, stream=stream):
-        by_name = wanted.by_name
-        message.is_heavy = by_name is not None and (
-            sorts_much(response, by_name) or copies_much(response, by_name)
-        )
+        message.is_heavy = takes_long(response, wanted.by_name)
         message.start(
             _encode_steps(
                 message, head, response, wanted, labels or {}, has_batch_dim=has_batch_dim, stream=stream
@@ -201,15 +193,8 @@ def _encode_steps(
     parts: list[Buffer] = [head]
     raw: list[Buffer] = []
     for output in response.outputs:
-        tensor = output
-        choice = by_name.get(tensor.name, AS_JSON)
-        if choice.classification:
-            names = labels.get(tensor.name, ())
-            for result in classify(output, choice.classification, names, has_batch_dim=has_batch_dim):
-                if result is None:
-                    yield
-                else:
-                    tensor = result
+        choice = by_name.get(output.name, AS_JSON)
+        tensor = yield from classify_in_steps(output, choice, labels, has_batch_dim=has_batch_dim)
         parts.append(_output_fragment(tensor)[0])
         blobs: list[Buffer] = []
         if choice.region is not None:
@@ -230,7 +215,7 @@ def _response_head(response: InferenceResponse) -> bytes:
     head = _model_fragments.get(key)
     if head is None:
         made = _text(_MODEL_NAME, response.model_name) + _text(_MODEL_VERSION, str(response.model_version))
-        head = _keep(_model_fragments, key, made)
+        head = keep_fragment(_model_fragments, key, made)
     if response.id:
         head += _text(_ID, response.id)
     if response.parameters:
@@ -251,17 +236,9 @@ def _make_output_fragment(key: _FragmentKey) -> tuple[bytes, bytes]:
     raw_prefix = b""
     if datatype != "BYTES":
         raw_prefix = _RAW_CONTENTS + write_varint(prod(shape) * datatypes.ITEM_SIZES[datatype])
-    return _keep(_output_fragments, key, (write_bytes(_OUTPUT, content), raw_prefix))
+    return keep_fragment(_output_fragments, key, (write_bytes(_OUTPUT, content), raw_prefix))
 
 
 def _text(tag: bytes, text: str) -> bytes:
     """Return a string field; nothing for the empty string, which is the default. What is no Unicode becomes ``?``."""
     return write_bytes(tag, text.encode(errors="replace")) if text else b""
-
-
-def _keep(fragments: dict[_Key, _Made], key: _Key, made: _Made) -> _Made:
-    """Remember ``made``. Shapes come from clients, so the table is emptied when full; refilling it is cheap."""
-    if len(fragments) >= _MAX_FRAGMENTS:
-        fragments.clear()
-    fragments[key] = made
-    return made

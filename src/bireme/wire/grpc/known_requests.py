@@ -14,8 +14,8 @@ import numpy as np
 
 from bireme.types import Buffer, InferenceRequest, Respond, Tensor
 from bireme.wire.grpc.wanted_outputs import GrpcWanted
-from bireme.wire.regions import MIN_TARGET_BYTES, OutputRegion, Place, Regions
-from bireme.wire.wanted_outputs import WantedOutput, find_targets
+from bireme.wire.regions import Place, Regions
+from bireme.wire.wanted_outputs import KnownWishes, WantedOutput
 
 MAX_HEAD_BYTES: Final = 2048
 """Longer heads are not remembered: they cost more to look up and keep than they save."""
@@ -93,7 +93,7 @@ class KnownRequest:
 class KnownRegionRequest(KnownRequest):
     """What a head says that names shared memory."""
 
-    __slots__ = ("_has_large", "_places", "_wanted")
+    __slots__ = ("_places", "_wishes")
 
     def __init__(self, request: InferenceRequest, places: Mapping[str, Place]) -> None:
         """Take over what the first request with this head is; ``places`` says of inputs where in regions they are."""
@@ -103,14 +103,8 @@ class KnownRegionRequest(KnownRequest):
         self._context = GrpcWanted(
             empty_final=request.context.empty_final
         )  # let go of the first one's regions
-        by_name: Mapping[str, WantedOutput] = request.context.by_name or {}
-        self._wanted = [
-            (name, choice if choice.region is None else choice.region.place)
-            for name, choice in by_name.items()
-        ]
-        self._has_large = any(
-            isinstance(choice, Place) and choice.byte_size >= MIN_TARGET_BYTES for _, choice in self._wanted
-        )
+        by_name: Mapping[str, WantedOutput] | None = request.context.by_name
+        self._wishes = KnownWishes(by_name) if by_name else None
 
     def make_request(
         self,
@@ -139,21 +133,11 @@ class KnownRegionRequest(KnownRequest):
             array = None if dtype is None else np.ndarray(shape, dtype, memory)
             inputs[name] = Tensor(name, datatype, shape, array, memory if dtype is None else None)
         request = self._with_inputs(inputs, request_id, respond)
-        if self._wanted:
-            by_name = self._find_outputs(regions)
+        if self._wishes is not None:
+            by_name = self._wishes.find(regions)
             request.context = GrpcWanted(by_name=by_name, empty_final=self._context.empty_final)
-            if self._has_large:
-                request.targets = find_targets(regions, filter(None, self._places), by_name)
+            request.targets = self._wishes.find_targets(regions, filter(None, self._places), by_name)
         return request
-
-    def _find_outputs(self, regions: Regions) -> dict[str, WantedOutput]:
-        by_name: dict[str, WantedOutput] = {}
-        for name, choice in self._wanted:
-            if isinstance(choice, WantedOutput):
-                by_name[name] = choice
-            else:
-                by_name[name] = WantedOutput(region=OutputRegion(*choice, regions.slice(*choice)))
-        return by_name
 
 
 def _layout(tensor: Tensor) -> _TensorLayout:

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from bireme.types import InvalidArgument, Parameter
+from bireme.types import Parameter
 from bireme.wire.grpc.status import Refusal, Status
-from bireme.wire.http.request_parameters import is_reserved_parameter
+from bireme.wire.reserved_parameters import check_forwarded
 
 PROTOCOL_NAMES: Final = frozenset(
     (
@@ -65,10 +65,7 @@ def forwarded_parameters(
             continue
         name = raw_name.decode("latin-1")
         if pattern.search(name):
-            if is_reserved_parameter(name):
-                raise InvalidArgument(
-                    f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
-                )
+            check_forwarded(name)
             value = raw_value
             if raw_name.endswith(_BINARY_SUFFIX):
                 value = decode_binary(raw_value.rpartition(b",")[2].strip())

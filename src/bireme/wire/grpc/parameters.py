@@ -13,9 +13,9 @@ from typing import Any
 from bireme.types import InferenceRequest, InvalidArgument, Parameter, Unsupported
 from bireme.wire.grpc.wire_fields import write_bytes, write_varint
 from bireme.wire.regions import Place
+from bireme.wire.reserved_parameters import RESERVED_PREFIX
 from bireme.wire.shapes import INT64_MAX
 
-RESERVED_PREFIX = "triton_"
 EMPTY_FINAL = "triton_enable_empty_final_response"
 
 _UINT64_MAX = (1 << 64) - 1

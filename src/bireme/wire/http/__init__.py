@@ -26,7 +26,6 @@ from bireme.wire.http.infer_response import EncodedBody, encode_infer_response
 from bireme.wire.http.json_text import parse_json, write_json
 from bireme.wire.http.limits import Limits
 from bireme.wire.http.raw_request import InputSpec, decode_raw_request
-from bireme.wire.http.request_parameters import is_reserved_parameter
 from bireme.wire.http.rewrite import rewrite_as_binary
 from bireme.wire.wanted_outputs import WantedOutput, WantedOutputs
 
@@ -54,7 +53,6 @@ __all__ = [
     "decompress",
     "encode_infer_response",
     "error_body",
-    "is_reserved_parameter",
     "parse_content_encoding",
     "parse_header_length",
     "parse_json",

@@ -11,26 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
 
 import orjson
 
 from bireme.types import Buffer, InferenceResponse, datatypes
-from bireme.wire.classification import classify
 from bireme.wire.encoded import (
     MAX_COPY_BYTES,
     SMALL_BYTES,
     Encoded,
-    copies_much,
+    classify_in_steps,
+    keep_fragment,
     slice_wire_form,
-    sorts_much,
+    takes_long,
     write_in_steps,
 )
 from bireme.wire.http.json_output import MAX_SLICE_BYTES, encode_json_slices
 from bireme.wire.http.json_text import write_json
 from bireme.wire.wanted_outputs import AS_BINARY, AS_JSON, WantedOutputs
 
-_MAX_FRAGMENTS = 4096
 _FragmentKey = tuple[str, str, tuple[int, ...]]
 _model_fragments: dict[tuple[str, int], bytes] = {}
 _output_fragments: dict[_FragmentKey, bytes] = {}
@@ -65,10 +63,7 @@ def encode_infer_response(
     """
     body = EncodedBody()
     if not _encode_binary(body, response, wanted):
-        by_name = wanted.by_name
-        body.is_heavy = by_name is not None and (
-            sorts_much(response, by_name) or copies_much(response, by_name)
-        )
+        body.is_heavy = takes_long(response, wanted.by_name)
         body.start(_encode_steps(body, response, wanted, labels or {}, has_batch_dim=has_batch_dim))
     return body
 
@@ -127,15 +122,8 @@ def _encode_steps(
     blobs: list[Buffer] = []
     num_unpaused_bytes = 0
     for index, output in enumerate(response.outputs):
-        tensor = output
-        choice = by_name.get(tensor.name, default)
-        if choice.classification:
-            names = labels.get(tensor.name, ())
-            for result in classify(output, choice.classification, names, has_batch_dim=has_batch_dim):
-                if result is None:
-                    yield
-                else:
-                    tensor = result
+        choice = by_name.get(output.name, default)
+        tensor = yield from classify_in_steps(output, choice, labels, has_batch_dim=has_batch_dim)
         text.append(b"," if index else b"")
         fragment = _output_fragment((tensor.name, tensor.datatype, tensor.shape))
         if choice.region is not None:
@@ -180,7 +168,7 @@ def _response_head(response: InferenceResponse) -> bytes:
     model = _model_fragments.get(key)
     if model is None:
         name, version = write_json(response.model_name), write_json(str(response.model_version))
-        model = _keep(_model_fragments, key, b'"model_name":%b,"model_version":%b' % (name, version))
+        model = keep_fragment(_model_fragments, key, b'"model_name":%b,"model_version":%b' % (name, version))
     if response.parameters:
         model = b'%b,"parameters":%b' % (model, write_json(response.parameters))
     if response.id:
@@ -195,7 +183,7 @@ def _output_fragment(key: _FragmentKey) -> bytes:
         name, datatype, shape = key
         dims = ",".join(map(str, shape)).encode()
         made = b'{"name":%b,"datatype":"%b","shape":[%b],' % (write_json(name), datatype.encode(), dims)
-        found = _keep(_output_fragments, key, made)
+        found = keep_fragment(_output_fragments, key, made)
     return found
 
 
@@ -204,12 +192,4 @@ def _make_binary_fragment(key: _FragmentKey) -> bytes:
     _, datatype, shape = key
     size = prod(shape) * datatypes.ITEM_SIZES[datatype]
     made = b'%b"parameters":{"binary_data_size":%d}}' % (_output_fragment(key), size)
-    return _keep(_binary_fragments, key, made)
-
-
-def _keep(fragments: dict[Any, bytes], key: Any, made: bytes) -> bytes:
-    """Remember ``made``. Shapes come from clients, so the table is emptied when full; refilling it is cheap."""
-    if len(fragments) >= _MAX_FRAGMENTS:
-        fragments.clear()
-    fragments[key] = made
-    return made
+    return keep_fragment(_binary_fragments, key, made)

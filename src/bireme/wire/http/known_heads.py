@@ -14,8 +14,8 @@ import numpy as np
 
 from bireme.types import Buffer, InferenceRequest, Respond, Tensor
 from bireme.wire.http.region_place import input_places, read_place
-from bireme.wire.regions import MIN_TARGET_BYTES, OutputRegion, Place, Regions
-from bireme.wire.wanted_outputs import WantedOutput, WantedOutputs, find_targets
+from bireme.wire.regions import Place, Regions
+from bireme.wire.wanted_outputs import KnownWishes, WantedOutputs
 
 MAX_HEAD_BYTES: Final = 2048
 """Longer heads are not remembered: they cost more to look up and keep than they save."""
@@ -70,19 +70,14 @@ class HeadLayout:
 class RegionLayout:
     """What a head says that names shared memory."""
 
-    __slots__ = ("_default_binary", "_has_large", "_outputs", "_places", "_tensors", "_wanted", "nbytes")
+    __slots__ = ("_default_binary", "_outputs", "_places", "_tensors", "_wishes", "nbytes")
 
     def __init__(self, request: InferenceRequest, document: dict[str, Any]) -> None:
         """Take the layout from the first request with this head, and from the JSON where regions are named."""
         self._outputs = request.outputs
         wanted: WantedOutputs = request.context
         self._default_binary = wanted.default_binary
-        self._wanted: tuple[tuple[str, WantedOutput | Place], ...] | None = None
-        if wanted.by_name is not None:
-            self._wanted = tuple(
-                (name, choice if choice.region is None else choice.region.place)
-                for name, choice in wanted.by_name.items()
-            )
+        self._wishes = None if wanted.by_name is None else KnownWishes(wanted.by_name)
         tensors: list[tuple[str, str, tuple[int, ...], np.dtype[Any] | None, Place | None, int]] = []
         self.nbytes = 0
         """Size of the tensor data that must follow."""
@@ -95,10 +90,6 @@ class RegionLayout:
             self.nbytes += nbytes
         self._tensors = tuple(tensors)
         self._places = tuple(input_places(document["inputs"]))
-        self._has_large = any(
-            isinstance(choice, Place) and choice.byte_size >= MIN_TARGET_BYTES
-            for _, choice in self._wanted or ()
-        )
 
     def make_request(
         self,
@@ -128,27 +119,13 @@ class RegionLayout:
                 inputs[name] = Tensor(name, datatype, shape, np.ndarray(shape, dtype, memory))
         request = InferenceRequest(model_name, inputs, respond, model_version=model_version)
         request.outputs = self._outputs
-        if self._wanted is None:
+        if self._wishes is None:
             request.context = WantedOutputs(default_binary=self._default_binary)
         else:
-            self._want(request, self._wanted, regions)
+            by_name = self._wishes.find(regions)
+            request.context = WantedOutputs(default_binary=self._default_binary, by_name=by_name)
+            request.targets = self._wishes.find_targets(regions, self._places, by_name)
         return request
-
-    def _want(
-        self,
-        request: InferenceRequest,
-        wanted: tuple[tuple[str, WantedOutput | Place], ...],
-        regions: Regions,
-    ) -> None:
-        by_name: dict[str, WantedOutput] = {}
-        for name, choice in wanted:
-            if isinstance(choice, WantedOutput):
-                by_name[name] = choice
-            else:
-                by_name[name] = WantedOutput(region=OutputRegion(*choice, regions.slice(*choice)))
-        request.context = WantedOutputs(default_binary=self._default_binary, by_name=by_name)
-        if self._has_large:
-            request.targets = find_targets(regions, self._places, by_name)
 
 
 _layouts: dict[bytes, HeadLayout | RegionLayout] = {}

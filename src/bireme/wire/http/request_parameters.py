@@ -9,25 +9,8 @@ from typing import Any
 
 from bireme.types import InferenceRequest, InvalidArgument, Parameter
 from bireme.wire.http.json_text import describe
+from bireme.wire.reserved_parameters import RESERVED_PREFIX
 from bireme.wire.shapes import INT64_MAX
-
-RESERVED_PREFIX = "triton_"
-_RESERVED = frozenset(
-    {
-        "sequence_id",
-        "sequence_start",
-        "sequence_end",
-        "priority",
-        "timeout",
-        "headers",
-        "binary_data_output",
-    }
-)
-
-
-def is_reserved_parameter(key: str) -> bool:
-    """Whether a forwarded header must not have this name, because the parameters extension gives it a meaning."""
-    return key in _RESERVED or key.startswith(RESERVED_PREFIX)
 
 
 def read_parameters(request: InferenceRequest, parameters: Any) -> bool:  # noqa: C901, PLR0912 (one branch a key)
