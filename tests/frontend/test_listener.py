@@ -299,7 +299,7 @@ def test_retiring_waits_until_received_bodies_are_with_the_engine(run):
         _, writer = await asyncio.open_connection("127.0.0.1", front_end.port)
         writer.write(post_infer({"inputs": [tensor]}))
         await until(lambda: front_end.num_connections)
-        await until(lambda: front_end._api._preparations)
+        await until(lambda: front_end._work._preparations)
         assert not server.submitted
         await front_end.retire(10)
         assert len(server.submitted) == 1

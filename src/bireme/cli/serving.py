@@ -18,11 +18,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from bireme import __version__
 from bireme.cli.settings import Settings
 from bireme.engine import Server
+from bireme.frontend.frontend import FrontEnd
 from bireme.frontend.http import HttpFrontend
 from bireme.frontend.metrics import MetricsFrontend
 from bireme.frontend.options import ListenOptions
@@ -36,29 +37,13 @@ _FLUSH_GRACE_S = 1.0
 """What a slow reader has at least to take the rest of its answer, once the models are done."""
 
 
-class _FrontEnd(Protocol):
-    async def start(self) -> None: ...
-
-    async def retire(self, timeout_s: float) -> None: ...
-
-    async def stop(self, grace_s: float) -> None: ...
-
-    def reopen(self) -> None: ...
-
-    @property
-    def options(self) -> ListenOptions: ...
-
-    @property
-    def url(self) -> str: ...
-
-
 class Serving:
     """One server with its front ends, until a signal ends it."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._server = Server(options=settings.server)
-        self._front_ends: list[tuple[str, _FrontEnd]] = []
+        self._front_ends: list[tuple[str, FrontEnd]] = []
         self._stop_asked: asyncio.Future[str] | None = None
 
     def run(self) -> int:
@@ -111,7 +96,7 @@ class Serving:
         if any(_has_files(front_end.options) for _, front_end in front_ends):
             _on_hangup(self._reopen)
 
-    def _make_front_ends(self) -> Iterator[tuple[str, _FrontEnd]]:
+    def _make_front_ends(self) -> Iterator[tuple[str, FrontEnd]]:
         settings = self._settings
         if settings.http is not None:
             yield "HTTP", HttpFrontend(self._server, settings.http)
@@ -123,7 +108,7 @@ class Serving:
         if settings.metrics is not None:
             yield "metrics", MetricsFrontend(self._server, settings.metrics)
 
-    async def _open(self, name: str, front_end: _FrontEnd) -> None:
+    async def _open(self, name: str, front_end: FrontEnd) -> None:
         try:
             await front_end.start()
         except Unavailable as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from bireme.frontend.frontend import FrontEnd
 from bireme.frontend.http.exchange import JSON, Exchange, Route
 from bireme.frontend.http.head import RequestHead
 from bireme.frontend.http.listener import HttpListener
@@ -26,44 +27,14 @@ class HasMetrics(Protocol):
     metrics: ServerMetrics
 
 
-class MetricsFrontend:
-    """Serves the metrics of ``server``. Belongs to the loop that the server runs on."""
+class MetricsFrontend(FrontEnd):
+    """Serves the metrics of ``server``."""
 
     def __init__(self, server: HasMetrics, options: ListenOptions | None = None) -> None:
         """Prepare; nothing is bound before `start`. Without options: port 8002 on all interfaces."""
         self.options = options or ListenOptions(port=8002)
         self._server = server
-        self._listener = HttpListener(self._resolve, self.options)
-
-    @property
-    def port(self) -> int:
-        """The port that is listened on."""
-        return self._listener.port
-
-    @property
-    def url(self) -> str:
-        """Where a client finds it."""
-        return self._listener.url
-
-    async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            Unavailable: the address cannot be bound.
-        """
-        await self._listener.start()
-
-    def reopen(self) -> None:
-        """Read the certificates again, soon."""
-        self._listener.reload_certificates()
-
-    async def retire(self, timeout_s: float) -> None:  # noqa: ARG002 (nothing is pending between two events)
-        """Prepare for the end: every answer is its connection's last."""
-        self._listener.retire()
-
-    async def stop(self, grace_s: float = 0.0) -> None:
-        """Accept nothing more, close idle connections, let requests in flight finish for ``grace_s``, then cut them."""
-        await self._listener.stop(grace_s)
+        super().__init__(HttpListener(self._resolve, self.options))
 
     def _resolve(self, head: RequestHead) -> Route:
         if head.method != b"GET":
