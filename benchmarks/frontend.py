@@ -9,41 +9,15 @@ one that answers at once with arrays that are there already. Microseconds of one
 from __future__ import annotations
 
 import argparse
-import asyncio
 import gc
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
+from benchmarks.timing import CannedServer, NullTransport  # which puts the tests' folder on the path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
-from bireme.types import InferenceRequest, InferenceResponse
-from http_fakes import Client, EchoRoute, FakeServer, Scene, post_infer, request, tensor
+from http_fakes import Client, EchoRoute, Scene, post_infer, request
 
 ROUNDS = 7
-
-
-class NullTransport(asyncio.Transport):
-    """Throws everything away."""
-
-    def write(self, data):
-        pass
-
-    def writelines(self, list_of_data):
-        pass
-
-
-class CannedServer(FakeServer):
-    """Answers with the same tensors, whatever it is asked."""
-
-    def __init__(self, **outputs: np.ndarray) -> None:
-        super().__init__()
-        self.outputs = [tensor(name, array) for name, array in outputs.items()]
-
-    def submit(self, request: InferenceRequest) -> None:
-        request.respond(request, InferenceResponse("m", 1, request.id, self.outputs))
 
 
 def measure(client: Client, data: bytes, num_requests: int) -> float:

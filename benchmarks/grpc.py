@@ -23,47 +23,28 @@ from pathlib import Path
 
 import numpy as np
 from benchmarks.peers import Load, Peer, bireme, perf_analyzer, triton
-from benchmarks.tables import MODELS, compared, console, interleaved, onnx_repository, print_rows
+from benchmarks.tables import (
+    MODELS,
+    PEERS_HEADER,
+    bench_small,
+    compared,
+    console,
+    figures,
+    interleaved,
+    onnx_repository,
+    print_rows,
+)
 
 import grpc_calls  # of the tests, whose folder benchmarks.tables has put on the path
 from grpc_socket import GrpcSocket, framed
 
-HEADER = ["", "Bireme", "Triton", "ratio", "range", "goal"]
+SMALL_FIELDS = ("mean_us", "p99_us", "infer_per_s", "cpu_us")
+SMALL_GOALS = {(1, "mean_us"): "≤ 0.4", (16, "infer_per_s"): "≥ 2"}
 SIZES = {"512 KB": 131_072, "6 MB": 1_572_864}
 NUM_IDLE = 984
 NUM_ACTIVE = 16
 
 measure = partial(perf_analyzer, protocol="grpc")
-
-
-def figures(loads: list[Load], field: str) -> list[float]:
-    return [getattr(load, field) for load in loads]
-
-
-def bench_add(ours: Peer, awake: Peer, theirs: Peer, rounds: int) -> None:
-    """FP32[16] + FP32[16]: latency with one client, throughput with sixteen; ``awake`` polls its sockets busily."""
-    rows = []
-    for concurrency, goals in ((1, ("≤ 0.4", "", "", "")), (16, ("", "", "≥ 2", ""))):
-        clients = f"{concurrency} client{'s' * (concurrency > 1)}"
-        ours_loads, awake_loads, theirs_loads = interleaved(
-            rounds,
-            *(partial(measure, peer, "add", concurrency=concurrency) for peer in (ours, awake)),
-            partial(measure, theirs, "add_sub", concurrency=concurrency),
-        )
-        for peer, loads in ((ours, ours_loads), (awake, awake_loads)):
-            for field, what, goal in zip(
-                ("mean_us", "p99_us", "infer_per_s", "cpu_us"),
-                ("mean µs", "p99 µs", "infer/s", "CPU µs a request"),
-                goals,
-                strict=True,
-            ):
-                label = f"{clients}, {what}" if peer is ours else f"{clients}, {what}, {peer.name}"
-                rows.append(compared(label, figures(loads, field), figures(theirs_loads, field), goal))
-    print_rows(
-        "FP32[16] add: ONNX on Bireme, Python model on Triton (perf_analyzer, gRPC)",
-        HEADER,
-        rows,
-    )
 
 
 def bench_big(ours: Peer, theirs: Peer, rounds: int) -> None:
@@ -78,7 +59,7 @@ def bench_big(ours: Peer, theirs: Peer, rounds: int) -> None:
         )
         for field, what, goal in (("mean_us", "mean µs", "≤ 0.5"), ("cpu_us", "CPU µs a request", "")):
             rows.append(compared(f"{label}, {what}", figures(a, field), figures(b, field), goal))
-    print_rows("FP32[N] + 1, 1 client, gRPC: ONNX on Bireme, Python model on Triton", HEADER, rows)
+    print_rows("FP32[N] + 1, 1 client, gRPC: ONNX on Bireme, Python model on Triton", PEERS_HEADER, rows)
 
 
 def bench_shm(ours: Peer, theirs: Peer, rounds: int) -> None:
@@ -161,7 +142,7 @@ def bench_h2load(ours: Peer, theirs: Peer, rounds: int, folder: Path) -> None:
     errors = (f"{sum(count for _, count in found)}" for found in (a, b))
     print_rows(
         "FP32[16] add, 100 streams on one connection (h2load)",
-        HEADER,
+        PEERS_HEADER,
         [*rows, ["errors", *errors, "", "", "0"]],
     )
 
@@ -186,7 +167,9 @@ def main() -> None:
         ):
             if "add" in rows:
                 with bireme(root, "--grpc-busy-poll-us=300", name="busy poll") as awake:
-                    bench_add(ours, awake, theirs, args.rounds)
+                    bench_small(
+                        "gRPC", (ours, awake, theirs), args.rounds, SMALL_FIELDS, SMALL_GOALS, measure
+                    )
             if "big" in rows:
                 bench_big(ours, theirs, args.rounds)
             if "shm" in rows:

@@ -14,21 +14,16 @@ import cProfile
 import gc
 import pstats
 import struct
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import hpack
 import numpy as np
+from benchmarks.timing import CannedServer, NullTransport  # which puts the tests' folder on the path
 from h2.settings import SettingCodes
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
-from bireme.types import InferenceRequest, InferenceResponse
 from grpc_calls import infer_message
 from grpc_fakes import INFER, LIVE, STREAM_INFER, GrpcScene
-from http_fakes import FakeServer, tensor
 
 ROUNDS = 7
 DATA, HEADERS, RST_STREAM, WINDOW_UPDATE = 0, 1, 3, 8
@@ -36,30 +31,6 @@ END_STREAM, END_HEADERS = 1, 4
 MOST_DATA = 4 << 20
 SMALL = np.arange(16, dtype=np.float32)
 LARGE = np.zeros(1_500_000, dtype=np.float32)
-
-
-class NullTransport(asyncio.Transport):
-    """Throws everything away."""
-
-    def write(self, data):
-        pass
-
-    def writelines(self, list_of_data):
-        pass
-
-    def get_write_buffer_size(self):
-        return 0
-
-
-class CannedServer(FakeServer):
-    """Answers with the same tensors, whatever it is asked."""
-
-    def __init__(self, **outputs: np.ndarray) -> None:
-        super().__init__()
-        self.outputs = [tensor(name, array) for name, array in outputs.items()]
-
-    def submit(self, request: InferenceRequest) -> None:
-        request.respond(request, InferenceResponse("m", 1, request.id, self.outputs))
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:

@@ -28,6 +28,7 @@ from benchmarks.mobilenet import save_mobilenet
 from benchmarks.peers import LAB, Peer, bireme, free_ports, num_inferences, perf_analyzer, program, triton
 from benchmarks.tables import (
     MODELS,
+    bench_small,
     compared,
     console,
     interleaved,
@@ -37,29 +38,8 @@ from benchmarks.tables import (
     ratio,
 )
 
-
-def bench_add(ours: Peer, awake: Peer, theirs: Peer, rounds: int) -> None:
-    """FP32[16] + FP32[16]: latency with one client, throughput with sixteen; ``awake`` polls its sockets busily."""
-    rows = []
-    for concurrency, goals in ((1, ("≤ 0.45", "", "")), (16, ("", "", "≥ 1.4"))):
-        clients = f"{concurrency} client{'s' * (concurrency > 1)}"
-        ours_loads, awake_loads, theirs_loads = interleaved(
-            rounds,
-            *(partial(perf_analyzer, peer, "add", concurrency=concurrency) for peer in (ours, awake)),
-            partial(perf_analyzer, theirs, "add_sub", concurrency=concurrency),
-        )
-        for peer, loads in ((ours, ours_loads), (awake, awake_loads)):
-            for field, what, goal in zip(
-                ("mean_us", "p99_us", "infer_per_s"), ("mean µs", "p99 µs", "infer/s"), goals, strict=True
-            ):
-                mine, other = ([getattr(load, field) for load in found] for found in (loads, theirs_loads))
-                label = f"{clients}, {what}" if peer is ours else f"{clients}, {what}, {peer.name}"
-                rows.append(compared(label, mine, other, goal))
-    print_rows(
-        "FP32[16] add: ONNX on Bireme, Python model on Triton (perf_analyzer, HTTP)",
-        ["", "Bireme", "Triton", "ratio", "range", "goal"],
-        rows,
-    )
+SMALL_FIELDS = ("mean_us", "p99_us", "infer_per_s")
+SMALL_GOALS = {(1, "mean_us"): "≤ 0.45", (16, "infer_per_s"): "≥ 1.4"}
 
 
 def bench_big(ours: Peer, theirs: Peer, rounds: int) -> None:
@@ -397,7 +377,9 @@ def main() -> None:
                 triton(MODELS) as theirs,
             ):
                 if "add" in rows:
-                    bench_add(ours, awake, theirs, args.rounds)
+                    bench_small(
+                        "HTTP", (ours, awake, theirs), args.rounds, SMALL_FIELDS, SMALL_GOALS, perf_analyzer
+                    )
                 if "big" in rows:
                     bench_big(ours, theirs, args.rounds)
                 if "json" in rows and (LAB / "fastapi").exists():

@@ -1,4 +1,4 @@
-"""What scheduling costs per request, without any model: `python benchmarks/scheduling.py`.
+"""What scheduling costs per request, without any model: `python -m benchmarks.scheduling`.
 
 Each row drives a scheduler as the engine does: requests are enqueued in groups, then decisions are asked for until
 there is none. It prints nanoseconds of CPU time per request (best of several rounds) and, for scale, how many

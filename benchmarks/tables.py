@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.peers import HERE
+from benchmarks.peers import HERE, Load, Peer
 from rich.console import Console
 from rich.table import Table
 
@@ -16,6 +17,13 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 import onnx_models
 
 console = Console()
+PEERS_HEADER = ["", "Bireme", "Triton", "ratio", "range", "goal"]
+_LABELS = {
+    "mean_us": "mean µs",
+    "p99_us": "p99 µs",
+    "infer_per_s": "infer/s",
+    "cpu_us": "CPU µs a request",
+}
 MODELS = HERE / "models"
 """Triton's repository."""
 
@@ -56,6 +64,40 @@ def compared(
     middle, spread = ratio(mine, other)
     values = (f"{statistics.median(values):,.{digits}f}" for values in (mine, other))
     return [label, *values, f"{middle:.2f}", spread, goal]
+
+
+def figures(loads: Sequence[Load], field: str) -> list[float]:
+    return [getattr(load, field) for load in loads]
+
+
+def bench_small(
+    protocol: str,
+    peers: tuple[Peer, Peer, Peer],
+    rounds: int,
+    fields: Sequence[str],
+    goals: Mapping[tuple[int, str], str],
+    measure: Callable[..., Load],
+) -> None:
+    """FP32[16] + FP32[16]: latency with one client, throughput with sixteen.
+
+    ``peers`` are Bireme, Bireme that polls its sockets busily, and Triton; ``goals`` are by clients and field.
+    """
+    ours, awake, theirs = peers
+    rows = []
+    for concurrency in (1, 16):
+        clients = f"{concurrency} client{'s' * (concurrency > 1)}"
+        ours_loads, awake_loads, theirs_loads = interleaved(
+            rounds,
+            *(partial(measure, peer, "add", concurrency=concurrency) for peer in (ours, awake)),
+            partial(measure, theirs, "add_sub", concurrency=concurrency),
+        )
+        for peer, loads in ((ours, ours_loads), (awake, awake_loads)):
+            for field in fields:
+                label = f"{clients}, {_LABELS[field]}" + ("" if peer is ours else f", {peer.name}")
+                goal = goals.get((concurrency, field), "")
+                rows.append(compared(label, figures(loads, field), figures(theirs_loads, field), goal))
+    title = f"FP32[16] add: ONNX on Bireme, Python model on Triton (perf_analyzer, {protocol})"
+    print_rows(title, PEERS_HEADER, rows)
 
 
 def print_rows(title: str, header: list[str], rows: list[list[str]]) -> None:

@@ -1,6 +1,6 @@
 """What counting, exposing and logging cost, in microseconds.
 
-    python benchmarks/telemetry.py
+    python -m benchmarks.telemetry
 
 No sockets and no models: the calls that the engine and the front end make for one request, and one look at the metrics
 page. The last column is the share of the fastest whole request we serve (about 90 µs over HTTP).

@@ -1,16 +1,14 @@
 """What it costs to read infer requests and to write responses in protobuf, without sockets: a table of microseconds.
 
-Run: ``python benchmarks/wire_grpc.py``. Each figure is the best of several rounds, so that a busy machine shows less.
+Run: ``python -m benchmarks.wire_grpc``. Each figure is the best of several rounds, so that a busy machine shows less.
 The last two columns are what protobuf's own classes take for the same bytes, without turning them into tensors; the one
 before them counts the tensor bytes that decoding and encoding copied.
 """
 
 from __future__ import annotations
 
-import timeit
-from collections.abc import Callable
-
 import numpy as np
+from benchmarks.timing import best_us
 from rich.console import Console
 from rich.table import Table
 
@@ -26,14 +24,6 @@ ALL = wire_grpc.GrpcWanted()
 
 def respond(request: InferenceRequest, response: InferenceResponse) -> None:
     """Answer nobody."""
-
-
-def best_us(act: Callable[[], object], rounds: int = 15) -> float:
-    """Return the best mean time of ``act`` over some rounds, each of about 20 ms or one call."""
-    timer = timeit.Timer(act)
-    timer.timeit(3)  # the first calls fill caches
-    number = max(1, int(0.02 / (timer.timeit(3) / 3)))
-    return min(timer.repeat(rounds, number)) / number * 1e6
 
 
 def make_message(arrays: dict[str, np.ndarray], *, typed: bool) -> bytes | memoryview:

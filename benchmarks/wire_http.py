@@ -1,17 +1,16 @@
 """What it costs to read infer bodies and to write replies, without sockets: a table of microseconds.
 
-Run: ``python benchmarks/wire_http.py``. Each figure is the best of several rounds, so that a busy machine shows less.
+Run: ``python -m benchmarks.wire_http``. Each figure is the best of several rounds, so that a busy machine shows less.
 The last column is the floor: orjson alone over the same JSON.
 """
 
 from __future__ import annotations
 
 import json
-import timeit
-from collections.abc import Callable
 
 import numpy as np
 import orjson
+from benchmarks.timing import best_us
 from rich.console import Console
 from rich.table import Table
 
@@ -23,14 +22,6 @@ LIMITS = wire_http.Limits()
 
 def respond(request: InferenceRequest, response: InferenceResponse) -> None:
     """Answer nobody."""
-
-
-def best_us(act: Callable[[], object], rounds: int = 15) -> float:
-    """Return the best mean time of ``act`` over some rounds, each of about 20 ms or one call."""
-    timer = timeit.Timer(act)
-    timer.timeit(3)  # the first calls fill caches
-    number = max(1, int(0.02 / (timer.timeit(3) / 3)))
-    return min(timer.repeat(rounds, number)) / number * 1e6
 
 
 def make_request(arrays: dict[str, np.ndarray], *, binary: bool) -> tuple[memoryview, int]:

@@ -1,6 +1,6 @@
 """What HTTP/2 costs per request, without sockets: a table of microseconds.
 
-Run: ``python benchmarks/wire_http2.py``. Each figure is the best of several rounds, so that a busy machine shows less.
+Run: ``python -m benchmarks.wire_http2``. Each figure is the best of several rounds, so that a busy machine shows less.
 The requests are those of a gRPC client: HEADERS and DATA that ends the stream, then HEADERS, DATA and trailers back.
 """
 
@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import timeit
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from hpack import Encoder
 from rich.console import Console
 from rich.table import Table
 
-from bireme.wire.http2 import Http2Connection, Stream, encode_block
+from bireme.wire.http2 import Http2Connection, Stream
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from http2_client import REQUEST_HEADERS, RESPONSE_BLOCK, TRAILERS_BLOCK
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + struct.pack(">IBI", 4, 0, 0)
 FIELDS = [
-    (b":method", b"POST"),
-    (b":scheme", b"http"),
-    (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
-    (b":authority", b"localhost:8001"),
-    (b"te", b"trailers"),
-    (b"content-type", b"application/grpc"),
+    *REQUEST_HEADERS,
     (b"user-agent", b"grpc-python/1.60.0 grpc-c/37.0.0 (linux; chttp2)"),
     (b"grpc-accept-encoding", b"identity, deflate, gzip"),
 ]
-RESPONSE = encode_block(((b":status", b"200"), (b"content-type", b"application/grpc")))
-TRAILERS = encode_block(((b"grpc-status", b"0"),))
 SMALL = bytes(200)
 WINDOW = 1 << 30
 
@@ -102,7 +101,7 @@ class Bench:
     def answer(self, stream: Stream, pieces: list[bytes]) -> None:
         connection = self.connection
         connection._send_window = stream.window = WINDOW
-        connection.answer(stream, RESPONSE, pieces, sum(map(len, pieces)), TRAILERS)
+        connection.answer(stream, RESPONSE_BLOCK, pieces, sum(map(len, pieces)), TRAILERS_BLOCK)
         while connection.take_output():  # a server writes here
             pass
 

@@ -60,6 +60,16 @@ def test_one_call(server, body, flags):
     np.testing.assert_array_equal(sums_of(data), A + B)
 
 
+def test_metadata_beyond_the_limit_end_their_call_alone(server, body):
+    """``--continuation`` sends 32 KB of header fields. gRPC's own servers refuse them, too."""
+    url = f"http://{server.grpc_address}{INFER}"
+    shown = run("nghttp", "--verbose", "--null-out", "--continuation", *HEADERS, f"--data={body}", url)
+
+    shown = re.sub(rb"\x1b\[[0-9;]*m", b"", shown)
+    assert re.search(rb"recv RST_STREAM frame .*\n *\(error_code=ENHANCE_YOUR_CALM", shown)
+    assert b"recv GOAWAY" not in shown
+
+
 def test_the_status_is_in_the_trailers(server, body):
     shown = run(
         "nghttp",
