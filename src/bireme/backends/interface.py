@@ -2,13 +2,55 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from bireme.config import ModelConfig
-from bireme.types import Array, InferenceRequest
+from bireme.types import Array, BiremeError, Execution, InferenceRequest, InferenceResponse
+
+if TYPE_CHECKING:
+    from bireme.ipc.arena import Arena
+    from bireme.telemetry.custom_metrics import CustomMetrics
+
+
+class Host(Protocol):
+    """The server, as seen by the models that it runs. Loop thread only, but for ``loop`` itself."""
+
+    loop: asyncio.AbstractEventLoop
+    arena: Arena
+    """Where tensors are put for worker processes."""
+    custom_metrics: CustomMetrics
+    """Metric families that models make."""
+
+    def submit(self, request: InferenceRequest) -> None:
+        """Run ``request`` on the model that it names; as `bireme.engine.server.Server.submit`. ``request.parent`` is the
+        execution whose model asks.
+
+        Raises:
+            BiremeError: it cannot be run, or waiting for it would never end.
+        """
+
+    def cancel(self, request: InferenceRequest) -> None:
+        """Take a submitted request back."""
+
+    def is_model_decoupled(self, name: str, version: int) -> bool:
+        """Whether a model that serves answers with any number of responses.
+
+        Raises:
+            BiremeError: it does not serve.
+        """
+
+    async def is_model_ready(self, name: str, version: int) -> bool:
+        """Whether a model version can run now, its own ``is_ready`` included; false for an unknown one, too."""
+
+    async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> None:
+        """Load a model and return when it serves. Raises `BiremeError`."""
+
+    async def unload_model(self, name: str, *, unload_dependents: bool) -> None:
+        """Unload a model. Raises `BiremeError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +66,10 @@ class ModelContext:
     """Normalised: backend, default file name and instance groups are filled in."""
     backend_config: Mapping[str, str] = field(default_factory=dict)
     """``--backend-config`` settings for this backend, the global ones included."""
+    backend_dir: Path | None = None
+    """Where a backend that is a directory with a ``model.py`` lies; None: it is one of ours or installed."""
+    host: Host | None = None
+    """The server that loads the model; None: there is none (tests, tools)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +111,54 @@ class Instance(Protocol):
         """Give back what the instance holds. Called once, when nothing runs on it any more."""
 
 
+class ResponseSink(Protocol):
+    """The engine's model, as its request instances see it. Loop thread only."""
+
+    def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        """Answer ``request``: any number of times, the last time with a final response. What comes after that is dropped."""
+
+    def finish(self, execution: Execution, error: BiremeError | None = None) -> None:
+        """The instance is done with ``execution`` and takes another one. Its ``compute_*_ns`` are set.
+
+        Requests whose responses come later (decoupled models) stay open. ``error``: the answer to all that are open.
+        """
+
+    def change(self) -> None:
+        """The instance's ``unavailable`` is another than before."""
+
+
 @runtime_checkable
 class RequestInstance(Protocol):
-    """An instance that takes whole requests instead of tensors (python models, decoupled ones)."""
+    """An instance that takes whole requests and answers each through the sink (python models, decoupled ones)."""
 
-    def execute_requests(self, requests: list[InferenceRequest]) -> None:
-        """Run the requests; the instance answers each through ``request.respond``."""
+    max_concurrent: int
+    """Executions that it takes at one time; known before `start`."""
+    unavailable: str | None
+    """Why it cannot run anything now (its process died and is being started again); None: it can. It then holds no
+    execution: all that it had were finished, with an error."""
+    retry_delay_s: float
+    """While it is unavailable: how long until it is started again, 0 when that is under way."""
+
+    def start(self, sink: ResponseSink) -> None:
+        """Get to know who takes the responses. On the loop thread, once, before the first `execute_requests`."""
+
+    def execute_requests(self, execution: Execution) -> None:
+        """Begin to run the requests of ``execution``; returns at once and never raises. On the loop thread.
+
+        The request list of ``execution`` is the engine's: copy it if it is needed after `ResponseSink.finish`.
+        """
+
+    def cancel(self, request: InferenceRequest) -> None:
+        """The caller of ``request``, which is open here, has taken it back: tell the model. On the loop thread."""
+
+    async def check_ready(self) -> bool:
+        """Ask the model itself whether it is ready; True when it has nothing to say on that."""
+
+    def kill(self) -> None:
+        """End whatever runs, without waiting for it; the open requests are answered `Unavailable`. On the loop thread."""
 
     def close(self) -> None:
-        """As `Instance.close`."""
+        """As `Instance.close`. Blocking: not on the loop thread."""
 
 
 class LoadedModel(Protocol):

@@ -20,12 +20,14 @@ class Execution:
 
     __slots__ = (
         "batch_size",
+        "calls",
         "close_reason",
         "compute_end_ns",
         "compute_input_end_ns",
         "compute_output_start_ns",
         "compute_start_ns",
         "cpu_ns",
+        "holder",
         "requests",
     )
 
@@ -39,6 +41,10 @@ class Execution:
         self.compute_end_ns = 0
         self.cpu_ns = 0
         """CPU time that the instance's run took of the thread it ran on; 0: not measured."""
+        self.calls: set[InferenceRequest] | None = None
+        """Requests to other models that its code waits for; None: never any. The engine's."""
+        self.holder: Any = None
+        """The slot that it occupies; None: it does not run (any more). The engine's."""
 
     def __repr__(self) -> str:
         return f"Execution(requests={len(self.requests)}, rows={self.batch_size}, closed={self.close_reason})"
@@ -64,6 +70,7 @@ class InferenceRequest:
         "outputs",
         "owner",
         "parameters",
+        "parent",
         "priority",
         "queue_ns",
         "respond",
@@ -73,6 +80,7 @@ class InferenceRequest:
         "start_ns",
         "targets",
         "timeout_us",
+        "trace_context",
     )
 
     def __init__(
@@ -113,6 +121,11 @@ class InferenceRequest:
         """Writable memory for large outputs, by name. A backend that can puts an output there, if it fits; the array in
         the response then is a view of it. The caller looks, and copies what was not put there."""
 
+        self.parent: Execution | None = None
+        """The execution whose model asks (BLS); None: the request comes from outside."""
+        self.trace_context: str | None = None
+        """OpenTelemetry context as JSON; None: not traced."""
+
         self.batch_size = 1
         """Rows this request adds to a batch."""
         self.batch_key: object = None
@@ -135,9 +148,12 @@ class InferenceRequest:
 
 
 class InferenceResponse:
-    """A response: outputs or an error. ``final`` marks the last one of its request."""
+    """A response: outputs or an error. ``final`` marks the last one of its request.
 
-    __slots__ = ("error", "final", "id", "model_name", "model_version", "outputs", "parameters")
+    One that is ``flag_only`` is no response of the model at all, only that mark; it is always final.
+    """
+
+    __slots__ = ("error", "final", "flag_only", "id", "model_name", "model_version", "outputs", "parameters")
 
     def __init__(
         self,
@@ -149,6 +165,7 @@ class InferenceResponse:
         parameters: dict[str, Parameter] | None = None,
         error: BiremeError | None = None,
         final: bool = True,
+        flag_only: bool = False,
     ) -> None:
         self.model_name = model_name
         self.model_version = model_version
@@ -157,6 +174,7 @@ class InferenceResponse:
         self.parameters = parameters
         self.error = error
         self.final = final
+        self.flag_only = flag_only
 
     def __repr__(self) -> str:
         result = repr(self.error) if self.error else f"outputs={list(self.outputs)}"

@@ -1,0 +1,34 @@
+"""Between errors of `bireme.types` and the codes by which processes and models name them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bireme.types import (
+    AlreadyExists,
+    BackendFailed,
+    BiremeError,
+    Cancelled,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    Unsupported,
+)
+
+_BY_CODE: Final[dict[str, type[BiremeError]]] = {
+    error.code: error
+    for error in (NotFound, InvalidArgument, Unavailable, Unsupported, AlreadyExists, Cancelled)
+}
+
+
+class ModelError(BiremeError):
+    """A model answered a request with an error of its own, of code UNKNOWN."""
+
+    reason = "BACKEND"
+
+
+def make_error(code: str, message: str) -> BiremeError:
+    """Return the error that a model or a process named by ``code``. INTERNAL is the model's fault, not the server's."""
+    if code == ModelError.code:
+        return ModelError(message)
+    return _BY_CODE.get(code, BackendFailed)(message)

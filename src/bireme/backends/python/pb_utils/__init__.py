@@ -1,0 +1,1 @@
+"""What models import as ``triton_python_backend_utils``."""
