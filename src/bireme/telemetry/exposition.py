@@ -47,6 +47,11 @@ def header(name: str, kind: str, description: str) -> str:
     return f"# HELP {name} {description}\n# TYPE {name} {kind}"
 
 
+def sample_suffixes(kind: str) -> tuple[str, ...]:
+    """Return what may follow a family's name in the names of its samples."""
+    return ("", "_bucket", "_count", "_sum") if kind in {"histogram", "summary"} else ("",)
+
+
 def bucket_prefixes(name: str, labels: str, bounds: Iterable[float]) -> list[str]:
     """Return what precedes the values of a histogram series: per bound, +Inf, then its count and its sum.
 

@@ -1,13 +1,15 @@
 """ServerMetrics: the Prometheus page of one server.
 
-The page has three parts: the families per model (`bireme.telemetry.families`), those of the whole server (here), and
-whatever collectors others put into `ServerMetrics.registry`, such as the process collector or a model's own metrics.
+The page has four parts: the families per model (`bireme.telemetry.families`), those of the whole server (here), those
+that models make themselves (`bireme.telemetry.custom_metrics`), and whatever collectors others put into
+`ServerMetrics.registry`, such as the process collector.
 Everything is read when the page is asked for; nothing runs in between.
 """
 
 from __future__ import annotations
 
 import platform
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -18,7 +20,15 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from bireme import __version__
 from bireme.telemetry import log
-from bireme.telemetry.exposition import format_labels, format_value, header, is_label_name, without_decimals
+from bireme.telemetry.custom_metrics import CustomMetrics
+from bireme.telemetry.exposition import (
+    format_labels,
+    format_value,
+    header,
+    is_label_name,
+    sample_suffixes,
+    without_decimals,
+)
 from bireme.telemetry.families import (
     BIREME_FAMILIES,
     FIRST_RESPONSE_FAMILY,
@@ -86,6 +96,8 @@ class ServerMetrics:
         The process's own metrics (``process_*``) are in it from the start.
         """
         ProcessCollector(registry=self.registry)
+        self.custom = CustomMetrics(self._taken_names)
+        """The families that models make themselves; they appear after our own."""
         self._responses: dict[str, defaultdict[int, int]] = {}
         self._build_info = format_labels({"version": __version__, "python": platform.python_version()})
 
@@ -154,8 +166,21 @@ class ServerMetrics:
             for line in chain((family.header,), *(family.lines(model) for model in models))
         ]
         lines.extend(self._server_lines())
+        lines.extend(self.custom.lines())
         page = "\n".join(lines) + "\n"
         return (page + without_decimals(generate_latest(self.registry).decode())).encode()
+
+    def _taken_names(self) -> set[str]:
+        """Return the names of all families but the models' own, and those of their samples."""
+        headers = "\n".join((*(family.header for family in self._families), *self._server_lines()))
+        names = {
+            name + suffix
+            for name, kind in re.findall(r"(?m)^# TYPE (\S+) (\w+)", headers)
+            for suffix in sample_suffixes(kind)
+        }
+        for family in self.registry.collect():
+            names.update((family.name, *(sample.name for sample in family.samples)))
+        return names
 
     def _server_lines(self) -> Iterator[str]:
         # There is no pinned pool on a CPU; dashboards expect the families.
