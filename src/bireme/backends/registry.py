@@ -27,11 +27,13 @@ class _BuiltIn(NamedTuple):
 
 
 _BUILT_IN: Final = MappingProxyType(
-    {"onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime")}
+    {
+        "onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime"),
+        "python": _BuiltIn("bireme.backends.python.backend", "PythonBackend", "msgspec"),
+    }
 )
 
 _NOT_YET: Final = (
-    "python",
     "pytorch",
     "tensorflow",
     "openvino",

@@ -1,0 +1,326 @@
+"""ProcessInstance: one instance of a Python model, in a process of its own, as the engine sees it.
+
+A batch goes out as one `Execute` and comes back as one `Executed`, both handled on the loop: no thread, no task and no
+future is between a request and its process. Tensors travel by the channel's ledger, at most copied once.
+
+Source: Triton ``python_be.cc`` (ProcessRequests, ModelInstanceReady).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from bireme.backends.interface import Host, ModelContext, ResponseSink
+from bireme.backends.python.calls import Calls, take_released
+from bireme.backends.python.errors import make_error
+from bireme.backends.python.supervised import Launch, SupervisedWorker
+from bireme.ipc.messages import (
+    Call,
+    Cancel,
+    CancelCall,
+    CheckReady,
+    Execute,
+    Executed,
+    Infer,
+    LogLine,
+    Orphaned,
+    Readiness,
+    Released,
+    RequestData,
+    Respond,
+    ResponseData,
+)
+from bireme.types import (
+    BackendFailed,
+    BiremeError,
+    Execution,
+    InferenceRequest,
+    InferenceResponse,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from bireme.ipc.ledger import Ledger
+    from bireme.ipc.worker_process import WorkerProcess
+
+log = logging.getLogger("bireme.backends.python")
+
+READY_TIMEOUT_S: Final = 5.0
+"""How long a model's ``is_ready`` may take."""
+_FLUSH_S: Final = 1.0
+"""How long an idle worker waits at most for memory that it lent."""
+
+_now_ns = time.monotonic_ns
+
+
+class ProcessInstance(SupervisedWorker):
+    """Takes whole requests: `bireme.backends.interface.RequestInstance`. Made and opened on a loading thread."""
+
+    def __init__(self, ctx: ModelContext, host: Host, launch: Launch, *, max_concurrent: int) -> None:
+        """``max_concurrent``: executions at one time, where ``execute`` is asynchronous; otherwise one."""
+        super().__init__(host.loop, launch)
+        self.max_concurrent = max_concurrent
+        self.has_ready_hook = False
+        self._name = ctx.name
+        self._version = ctx.version
+        self._host = host
+        self._sink: ResponseSink | None = None
+        self._ledger: Ledger
+        self._calls: Calls | None = None
+        self._executions: dict[int, tuple[Execution, int, int]] = {}
+        """What runs: each execution with the number of its first request, and how many it has."""
+        self._open: dict[int, InferenceRequest] = {}
+        """Requests that have had no final response, by number."""
+        self._last_execution = 0
+        self._last_request = 0
+        self._readiness: asyncio.Future[bool] | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._handlers |= {
+            Executed: self._on_executed,
+            Respond: self._on_respond,
+            Orphaned: self._on_orphaned,
+            Readiness: self._on_readiness,
+            Released: self._on_released,
+        }
+
+    def start(self, sink: ResponseSink) -> None:
+        """See `RequestInstance.start`."""
+        self._sink = sink
+
+    # What the engine asks.
+
+    def execute_requests(self, execution: Execution) -> None:
+        """See `RequestInstance.execute_requests`."""
+        worker = self._worker
+        if worker is None or not self._is_up:
+            self._loop.call_soon(self._refuse, execution, Unavailable(str(self.unavailable)))
+            return
+        self._last_execution = number = self._last_execution + 1
+        first = last = self._last_request
+        try:
+            export = self._ledger.export
+            requests = []
+            for request in execution.requests:
+                last += 1
+                requests.append(
+                    RequestData(
+                        last,
+                        request.id,
+                        [export(tensor) for tensor in request.inputs.values()],
+                        None if request.outputs is None else list(request.outputs),
+                        request.parameters,
+                        request.sequence_id,
+                        request.sequence_start + 2 * request.sequence_end,
+                        request.timeout_us,
+                        request.priority,
+                        request.trace_context,
+                        request.parent is not None,
+                        request.cancelled,
+                    )
+                )
+            execution.compute_start_ns = _now_ns()
+            worker.send(Execute(number, requests, take_released(self._ledger)))
+        except Exception as error:  # noqa: BLE001 - out of memory, or BYTES that are none: the engine must get its answer
+            failure = (
+                error
+                if isinstance(error, BiremeError)
+                else BackendFailed(f"cannot hand over a request: {error}")
+            )
+            self._loop.call_soon(self._refuse, execution, failure)
+            return
+        self._executions[number] = (execution, first + 1, last - first)
+        for request in execution.requests:
+            first += 1
+            self._open[first] = request
+        self._last_request = last
+
+    def cancel(self, request: InferenceRequest) -> None:
+        """See `RequestInstance.cancel`."""
+        for number, candidate in self._open.items():
+            if candidate is request:
+                if self._worker is not None:
+                    self._worker.send(Cancel(number))
+                return
+
+    async def check_ready(self) -> bool:
+        """See `RequestInstance.check_ready`. One question to the process answers all who ask meanwhile."""
+        worker = self._worker
+        if worker is None or not self._is_up:
+            return False
+        if not self.has_ready_hook:
+            return True
+        if self._readiness is None:
+            self._readiness = self._loop.create_future()
+            worker.send(CheckReady(0))
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._readiness), READY_TIMEOUT_S)
+        except TimeoutError:
+            return False
+
+    # What the process says.
+
+    def _on_executed(self, message: Executed) -> None:
+        entry = self._executions.pop(message.number, None)
+        sink = self._sink
+        if entry is None or sink is None:
+            return
+        execution, number, _ = entry
+        if message.released:
+            self._ledger.take_back(message.released)
+        execution.compute_input_end_ns = message.start_ns
+        execution.compute_output_start_ns = message.end_ns
+        execution.compute_end_ns = _now_ns()
+        failure = message.error
+        if failure is not None:
+            error = make_error(failure.code, failure.message)
+            for taken in range(number, number + entry[2]):
+                self._open.pop(taken, None)
+            sink.finish(execution, error)
+            return
+        # First of all the process gets its next batch: it does not wait for this one's answers to be written.
+        requests = execution.requests
+        sink.finish(execution)
+        for request, data in zip(requests, message.responses, strict=False):
+            if data is not None and self._open.pop(number, None) is not None:
+                sink.respond(request, self._make_response(request, data))
+            number += 1
+        for rescheduled in message.rescheduled:
+            self._fail(
+                rescheduled,
+                "asked for a request again, which needs sequence_batching with iterative_sequence",
+            )
+        if self._flush_timer is None:
+            self._flush_timer = self._loop.call_later(_FLUSH_S, self._flush)
+
+    def _on_respond(self, message: Respond) -> None:
+        if message.released:
+            self._ledger.take_back(message.released)
+        number = message.request
+        data = message.response
+        request = self._open.pop(number, None) if data.is_final else self._open.get(number)
+        response = self._make_response(request, data) if request is not None else None
+        if request is not None and self._sink is not None:
+            self._sink.respond(request, response)
+        if self._flush_timer is None:
+            self._flush_timer = self._loop.call_later(_FLUSH_S, self._flush)
+
+    def _make_response(self, request: InferenceRequest, data: ResponseData) -> InferenceResponse:
+        failure = data.error
+        if failure is None:
+            adopt = self._ledger.adopt
+            return InferenceResponse(
+                self._name,
+                self._version,
+                request.id,
+                [adopt(tensor) for tensor in data.outputs],
+                parameters=data.parameters,
+                final=data.is_final,
+                flag_only=data.is_flag_only,
+            )
+        return InferenceResponse(
+            self._name,
+            self._version,
+            request.id,
+            parameters=data.parameters,
+            error=make_error(failure.code, failure.message),
+            final=data.is_final,
+        )
+
+    def _on_orphaned(self, message: Orphaned) -> None:
+        self._fail(message.request, "dropped the response sender of a request without a final response")
+
+    def _fail(self, number: int, fault: str) -> None:
+        """Answer an open request whose model has done what it must not."""
+        request = self._open.pop(number, None)
+        if request is not None and self._sink is not None:
+            error = BackendFailed(f"model '{self._name}' {fault}")
+            self._sink.respond(request, InferenceResponse(self._name, self._version, request.id, error=error))
+
+    def _on_readiness(self, message: Readiness) -> None:
+        self._settle_readiness(is_ready=message.is_ready)
+        if not message.is_ready:
+            log.warning(
+                "%s: its is_ready says no: %s", self._launch.model, message.reason or "without a reason"
+            )
+
+    def _settle_readiness(self, *, is_ready: bool) -> None:
+        readiness, self._readiness = self._readiness, None
+        if readiness is not None and not readiness.done():
+            readiness.set_result(is_ready)
+
+    def _on_released(self, message: Released) -> None:
+        self._ledger.take_back(message.released)
+
+    def _flush(self) -> None:
+        """Let the process have its memory back, if no message has taken the news along."""
+        self._flush_timer = None
+        ledger = self._ledger
+        if self._worker is None or not self._is_up:
+            return
+        if ledger.released:
+            self._worker.send(Released(take_released(ledger)))
+        if ledger.num_borrowed:
+            self._flush_timer = self._loop.call_later(_FLUSH_S, self._flush)
+
+    def _refuse(self, execution: Execution, error: BiremeError) -> None:
+        """Finish an execution that has not come to run."""
+        now_ns = _now_ns()
+        execution.compute_input_end_ns = execution.compute_output_start_ns = execution.compute_end_ns = now_ns
+        if self._sink is not None:
+            self._sink.finish(execution, error)
+
+    # The life of the process: see `SupervisedWorker`.
+
+    def _on_begin(self, worker: WorkerProcess) -> None:
+        self._ledger = worker.ledger
+        calls = Calls(self._host, worker.ledger, worker.send, self._executions, self._name)
+        self._calls = calls
+        self._handlers |= {
+            Infer: calls.infer,
+            CancelCall: calls.cancel,
+            Call: calls.call,
+            LogLine: calls.log,
+        }
+
+    def _on_up(self, facts: dict[str, str]) -> None:
+        self.has_ready_hook = facts.get("has_is_ready") == "1"
+        if facts.get("is_async") != "1":
+            self.max_concurrent = 1
+
+    def _on_down(self, error: Unavailable) -> None:
+        executions, requests = list(self._executions.values()), self._open.copy()
+        self._executions.clear()
+        self._open.clear()
+        sink = self._sink
+        if sink is None:
+            return
+        for execution, first, num_requests in executions:
+            for number in range(first, first + num_requests):
+                requests.pop(number, None)
+            execution.compute_input_end_ns = execution.compute_output_start_ns = _now_ns()
+            execution.compute_end_ns = execution.compute_output_start_ns
+            sink.finish(execution, error)
+        for request in requests.values():  # decoupled: their executions ended before their responses
+            sink.respond(request, InferenceResponse(self._name, self._version, request.id, error=error))
+
+    def _on_end(self) -> None:
+        if self._calls is not None:
+            self._calls.close()
+            self._calls = None
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        self._settle_readiness(is_ready=False)
+
+    def _on_change(self) -> None:
+        if self._sink is not None:
+            self._sink.change()
+
+    def __repr__(self) -> str:
+        return (
+            f"ProcessInstance({self._launch.instance!r}, pid {self.pid}, {len(self._executions)} executions, "
+            f"{len(self._open)} requests open, {self.num_restarts} restarts)"
+        )
