@@ -13,7 +13,7 @@ from bireme.ipc import json_worker
 from bireme.ipc.segment import Segment
 from bireme.types import InvalidArgument
 
-JOB = orjson.dumps([2, None, 1 << 20, 100, "m"])
+JOB = orjson.dumps([2, None, 1 << 20, 100, "m", None])
 
 
 def answer(message: bytes = JOB, body: bytes = b"{}") -> list:
@@ -44,7 +44,7 @@ def test_errors_are_answered(monkeypatch, error, code, text):
 
 
 def test_a_segment_shorter_than_announced_is_an_error_and_its_descriptor_is_closed():
-    code, _ = answer(orjson.dumps([100_000, None, 1 << 20, 100, "m"]))
+    code, _ = answer(orjson.dumps([100_000, None, 1 << 20, 100, "m", None]))
 
     assert code == "INTERNAL"
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 import orjson
@@ -78,8 +78,16 @@ class JsonOffload:
         """The worker's process id, or None while there is none."""
         return self._process.pid if self._process is not None else None
 
-    async def rewrite(self, body: Buffer, json_length: int | None, model_name: str) -> _Rewritten:
+    async def rewrite(
+        self,
+        body: Buffer,
+        json_length: int | None,
+        model_name: str,
+        generate_inputs: Mapping[str, Any] | None = None,
+    ) -> _Rewritten:
         """Return ``body`` with every tensor binary, and the length of its JSON part; as `rewrite_as_binary`.
+
+        With ``generate_inputs`` (from `describe_inputs`) it is the body of a generate call; as `rewrite_generate`.
 
         A body that lies in a `Segment` is handed over as it is; another one is copied into one.
 
@@ -95,7 +103,14 @@ class JsonOffload:
             raise Unavailable("the server is stopping")
         limits = self._limits
         message = orjson.dumps(
-            [len(body), json_length, limits.max_input_size, limits.max_json_depth, model_name]
+            [
+                len(body),
+                json_length,
+                limits.max_input_size,
+                limits.max_json_depth,
+                model_name,
+                generate_inputs,
+            ]
         )
         future: asyncio.Future[_Rewritten] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Job(whole, message, future))

@@ -3,9 +3,10 @@
 It reads jobs from a SEQPACKET socket, one after the other, and answers each. It ends when the socket does, so it never
 outlives the server. It imports what decoding needs and nothing else.
 
-A job is a JSON array ``[size, json_length, max_input_size, max_json_depth, model_name]`` with the descriptor of a
-segment that holds the body (``json_length`` null: all of it is JSON). The answer is ``[size, json_length]`` with a
-segment that holds the rewritten body, or ``[error code, message]``.
+A job is a JSON array ``[size, json_length, max_input_size, max_json_depth, model_name, inputs]`` with the descriptor of a
+segment that holds the body (``json_length`` null: all of it is JSON). With ``inputs``, the model's, it is the body of a
+generate call. The answer is ``[size, json_length]`` with a segment that holds the rewritten body, or
+``[error code, message]``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import orjson
 from bireme.ipc.segment import Segment
 from bireme.types import BiremeError, Internal
 from bireme.wire.http import Limits
+from bireme.wire.http.generate import rewrite_generate
 from bireme.wire.http.rewrite import rewrite_as_binary
 
 MAX_MESSAGE: Final = 64 << 10
@@ -46,10 +48,13 @@ def serve(channel: socket.socket) -> None:
 def _answer(message: bytes, fd: int) -> tuple[bytes, Segment | None]:
     """Do one job; return the answer, and the segment that goes with it."""
     try:
-        size, json_length, max_input_size, max_json_depth, model_name = orjson.loads(message)
+        size, json_length, max_input_size, max_json_depth, model_name, inputs = orjson.loads(message)
         limits = Limits(max_input_size, max_json_depth)
         body = memoryview(Segment.attach(fd, size))
-        rewritten, json_length = rewrite_as_binary(body, json_length, limits, model_name=model_name)
+        if inputs is None:
+            rewritten, json_length = rewrite_as_binary(body, json_length, limits, model_name=model_name)
+        else:
+            rewritten, json_length = rewrite_generate(body, inputs, limits, model_name=model_name)
         result = Segment.allocate(len(rewritten))
         result.fill(rewritten)
         return orjson.dumps([len(rewritten), json_length]), result

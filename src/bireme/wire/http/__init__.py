@@ -20,6 +20,14 @@ from bireme.wire.http.control import (
     decode_unload_request,
 )
 from bireme.wire.http.errors import error_body
+from bireme.wire.http.generate import (
+    decode_generate_request,
+    decode_rewritten,
+    describe_inputs,
+    encode_error_event,
+    encode_generate_response,
+    rewrite_generate,
+)
 from bireme.wire.http.header_length import parse_header_length
 from bireme.wire.http.infer_request import decode_infer_request
 from bireme.wire.http.infer_response import EncodedBody, encode_infer_response
@@ -43,19 +51,25 @@ __all__ = [
     "choose_encoding",
     "compress",
     "decode_cuda_registration",
+    "decode_generate_request",
     "decode_index_request",
     "decode_infer_request",
     "decode_load_request",
     "decode_logging_request",
     "decode_raw_request",
+    "decode_rewritten",
     "decode_system_registration",
     "decode_unload_request",
     "decompress",
+    "describe_inputs",
+    "encode_error_event",
+    "encode_generate_response",
     "encode_infer_response",
     "error_body",
     "parse_content_encoding",
     "parse_header_length",
     "parse_json",
     "rewrite_as_binary",
+    "rewrite_generate",
     "write_json",
 ]

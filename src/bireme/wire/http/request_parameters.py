@@ -13,7 +13,7 @@ from bireme.wire.reserved_parameters import RESERVED_PREFIX
 from bireme.wire.shapes import INT64_MAX
 
 
-def read_parameters(request: InferenceRequest, parameters: Any) -> bool:  # noqa: C901, PLR0912 (one branch a key)
+def read_parameters(request: InferenceRequest, parameters: Any) -> bool:
     """Store the parameters in ``request``; return whether outputs that are not listed are binary.
 
     Raises:
@@ -45,17 +45,26 @@ def read_parameters(request: InferenceRequest, parameters: Any) -> bool:  # noqa
                 f"parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified: "
                 f"found '{key}'"
             )
-        elif type(value) is int and value > INT64_MAX:
-            forwarded[key] = float(value)
-        elif isinstance(value, (str, int, float)):
-            forwarded[key] = value
         else:
-            raise InvalidArgument(
-                f"parameter '{key}' has invalid type: found {describe(value)}, expected a string, an integer, a boolean "
-                f"or a number"
-            )
+            forwarded[key] = forwarded_parameter(key, value)
     request.parameters = forwarded or None
     return default_binary
+
+
+def forwarded_parameter(key: str, value: Any) -> Parameter:
+    """Return ``value`` as the model gets it: an integer above int64 is a float.
+
+    Raises:
+        InvalidArgument: no parameter has such a value.
+    """
+    if type(value) is int and value > INT64_MAX:
+        return float(value)
+    if isinstance(value, (str, int, float)):
+        return value
+    raise InvalidArgument(
+        f"parameter '{key}' has invalid type: found {describe(value)}, expected a string, an integer, a boolean "
+        f"or a number"
+    )
 
 
 def _boolean(key: str, value: Any) -> bool:

@@ -6,9 +6,10 @@ an equivalent body that the loop decodes in microseconds. This module imports no
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from bireme.types import Buffer, InferenceRequest, InferenceResponse, InvalidArgument
+from bireme.types import Buffer, InferenceRequest, InferenceResponse, InvalidArgument, Tensor
 from bireme.wire.http.infer_request import parse_document, request_from_document
 from bireme.wire.http.json_text import write_json
 from bireme.wire.http.limits import Limits
@@ -33,8 +34,20 @@ def rewrite_as_binary(
     document, offset = parse_document(view, json_length, limits)
     inputs, rest = _without_regions(document)
     request = request_from_document(rest, view, offset, model_name, -1, _ignore, limits, _ANY_REGION)
+    head = {key: document[key] for key in ("id", "parameters", "outputs") if key in document}
+    return join_binary(head, inputs, request.inputs.values(), limits)
+
+
+def join_binary(
+    head: dict[str, Any], inputs: list[dict[str, Any]], tensors: Iterable[Tensor], limits: Limits
+) -> tuple[bytes, int]:
+    """Return an infer body of ``head``, ``inputs`` and the binary ``tensors``, and the length of its JSON part.
+
+    Raises:
+        InvalidArgument: the JSON part is too large for a server's loop.
+    """
     blobs: list[Buffer] = []
-    for tensor in request.inputs.values():
+    for tensor in tensors:
         blob = tensor.to_buffer()
         blobs.append(blob)
         inputs.append(
@@ -45,7 +58,6 @@ def rewrite_as_binary(
                 "parameters": {"binary_data_size": len(blob)},
             }
         )
-    head = {key: document[key] for key in ("id", "parameters", "outputs") if key in document}
     text = write_json(head | {"inputs": inputs})
     if len(text) > limits.max_head_size:
         raise InvalidArgument(
