@@ -1,0 +1,324 @@
+"""Exchange: who of a worker's threads reads the channel, and to whom what arrives is given.
+
+There is no reading thread. Whoever waits for a message reads, if nobody else does, and gives what is meant for others to
+them (leader and followers); one that has got its own message passes the reader's role on to another one that waits. So
+a model with one thread asks another model with one send and one receive, and no thread is woken in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from bireme.ipc.messages import (
+    Cancel,
+    CheckReady,
+    Execute,
+    Finalize,
+    FromWorker,
+    Released,
+    Reply,
+    ResponseData,
+    Result,
+)
+
+TRIM_S: Final = 1.0
+"""How long nothing arrives before free memory is given back. Only a worker that did something wakes up for it."""
+TRIM_ROUNDS: Final = 3
+"""How often it does: the arena spares what was used since the last trim, so the first round only marks."""
+
+
+class Channel(Protocol):
+    """What the exchange needs of `bireme.ipc.channel.Channel`."""
+
+    def send(self, message: FromWorker) -> None:
+        """Send; from any thread."""
+
+    def receive(self) -> Any:
+        """Wait for a message; None: the server is gone."""
+
+    def receive_now(self) -> Any:
+        """As `receive`, but something that is no message (``NOTHING``) when there is none."""
+
+
+class Ledger(Protocol):
+    """What the exchange needs of `bireme.ipc.ledger.Ledger`."""
+
+    released: list[int]
+
+    def take_back(self, leases: list[int]) -> None:
+        """The server has let go of ``leases``."""
+
+
+class Receiver(Protocol):
+    """Whoever waits for the messages of one call, or for tasks."""
+
+    def deliver(self, message: Any) -> None:
+        """Take a message, from any thread; None: the server is gone."""
+
+
+class Waiter:
+    """The messages for one waiting thread."""
+
+    __slots__ = ("_awake", "messages")
+
+    def __init__(self) -> None:
+        self.messages: deque[Any] = deque()
+        self._awake = threading.Lock()  # free: woken. A fraction of the price of a Condition
+        self._awake.acquire()
+
+    def deliver(self, message: Any) -> None:
+        """Append ``message`` and wake the thread."""
+        self.messages.append(message)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the thread look around: now, or when it is about to sleep."""
+        if self._awake.locked():
+            try:
+                self._awake.release()
+            except RuntimeError:  # another thread was faster
+                return
+
+    def sleep(self) -> None:
+        """Return once it has been woken since the last time."""
+        self._awake.acquire()
+
+
+class Exchange:
+    """The worker's end of its conversation with the server. Any thread may use it."""
+
+    def __init__(self, channel: Channel, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.tasks: Receiver = Waiter()
+        """Who gets `Execute`, `CheckReady` and `Finalize`."""
+        self.on_cancel: Callable[[int], None] = _ignore
+        """Is told the number of a request that its caller has taken back."""
+        self.on_stray: Callable[[ResponseData], None] = _ignore
+        """Gets responses that nobody waits for any more: what they lend must go back."""
+        self.is_lost = False
+        """Whether the server is gone."""
+        self.is_forked = False
+        """Whether this is a copy of the process that a model's code made by forking: it must not speak."""
+        self._channel = channel
+        self._reading = threading.Lock()  # held by the thread that reads
+        self._receivers: dict[int, Receiver] = {}
+        self._followers: set[Waiter] = set()
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Execute: self._on_execute,
+            Reply: self._on_reply,
+            Result: self._on_result,
+            Cancel: self._on_cancel,
+            Released: self._on_released,
+            CheckReady: self._on_task,
+            Finalize: self._on_task,
+            type(None): self._on_end,
+        }
+
+    # What goes out
+
+    def send(self, message: FromWorker) -> None:
+        """Send ``message``; without a server nothing happens.
+
+        Raises:
+            RuntimeError: this is a forked copy of the worker.
+        """
+        if self.is_forked:
+            raise RuntimeError("a process that a model forked cannot talk to the server")
+        if self.is_lost:
+            return
+        try:
+            self._channel.send(message)
+        except OSError:  # the server is gone; whoever reads next will see it, too
+            self._lose()
+
+    def take_released(self) -> list[int]:
+        """Return the leases that the server gets back with the next message, and forget them."""
+        released = self.ledger.released
+        taken: list[int] = []
+        try:
+            while released:
+                taken.append(released.pop())  # one by one: other threads append, and take, meanwhile
+        except IndexError:
+            pass
+        return taken
+
+    def flush(self, least: int = 1) -> None:
+        """Give leases back in a message of their own, if there are ``least``."""
+        if len(self.ledger.released) >= least:
+            self.send(Released(self.take_released()))
+
+    # What comes in
+
+    def ask(self, message: FromWorker, call: int) -> Any:
+        """Send ``message`` and wait for the one answer to ``call``; None: the server is gone."""
+        if not self._reading.acquire(blocking=False):
+            waiter = Waiter()
+            self._receivers[call] = waiter
+            self.send(message)
+            try:
+                return self.wait(waiter)
+            finally:
+                del self._receivers[call]
+        # Nobody reads, so the answer cannot arrive before this thread reads it: no need to be known to anyone.
+        try:
+            self.send(message)
+            while not self.is_lost:
+                answer = self._channel.receive()
+                kind = type(answer)
+                if (kind is Reply or kind is Result) and answer.call == call:
+                    if kind is Reply and answer.released:
+                        self.ledger.take_back(answer.released)
+                    return answer
+                self._dispatch(answer)
+            return None
+        finally:
+            self._reading.release()
+            if self._followers:
+                self._hand_over()
+
+    def wait(self, waiter: Waiter) -> Any:
+        """Return the next message of ``waiter``, reading for everyone if nobody else does."""
+        messages = waiter.messages
+        if messages:
+            return messages.popleft()
+        reading = self._reading
+        if reading.acquire(blocking=False):
+            try:
+                self._read_until(messages)
+            finally:
+                reading.release()
+                if self._followers:
+                    self._hand_over()
+        else:
+            self._follow(waiter)
+        return messages.popleft()
+
+    def poll(self, most: int = 64) -> None:
+        """Read what is there, at most ``most`` messages, unless another thread reads anyway."""
+        if self.is_lost or self.is_forked or not self._reading.acquire(blocking=False):
+            return
+        try:
+            for _ in range(most):
+                message = self._channel.receive_now()
+                if not self._dispatch(message) or self.is_lost:
+                    return
+        finally:
+            self._reading.release()
+            if self._followers:
+                self._hand_over()
+
+    def take_tasks(self, receiver: Receiver) -> None:
+        """Have tasks delivered to ``receiver``; those that came before are now."""
+        former, self.tasks = self.tasks, receiver
+        if isinstance(former, Waiter):
+            while former.messages:
+                receiver.deliver(former.messages.popleft())
+
+    def expect(self, call: int, receiver: Receiver) -> None:
+        """Have the answers to ``call`` delivered to ``receiver``, from before they are asked for."""
+        self._receivers[call] = receiver
+        if self.is_lost:
+            receiver.deliver(None)
+
+    def forget(self, call: int) -> None:
+        """Nobody waits for ``call`` any more."""
+        self._receivers.pop(call, None)
+
+    def mark_forked(self) -> None:
+        """Become silent: this is the forked copy, in its only thread."""
+        self.is_forked = True
+
+    # Reading
+
+    def _read_until(self, messages: deque[Any]) -> None:
+        """Read until ``messages`` holds something. This thread has the reader's role."""
+        while not messages:
+            if self.is_lost:
+                messages.append(None)
+                return
+            if self.is_forked:
+                raise RuntimeError("a process that a model forked cannot talk to the server")
+            self._dispatch(self._channel.receive())
+
+    def _follow(self, waiter: Waiter) -> None:
+        """Wait until another thread has delivered something to ``waiter``, or let it read itself."""
+        messages = waiter.messages
+        # Known as a follower first, then the role is tried for: whoever gives it up in between will wake this thread.
+        self._followers.add(waiter)
+        try:
+            while not messages:
+                if self._reading.acquire(blocking=False):
+                    try:
+                        self._read_until(messages)
+                    finally:
+                        self._reading.release()
+                else:
+                    waiter.sleep()
+        finally:
+            self._followers.discard(waiter)
+            if self._followers:
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Wake one of those who wait, so that it reads on. Not needed when another thread has the role already."""
+        if self._reading.locked():
+            return
+        for waiter in tuple(self._followers):
+            if not waiter.messages:
+                waiter.wake()
+                return
+
+    def _dispatch(self, message: Any) -> bool:
+        """Give ``message`` to whom it is meant for; return whether it was one."""
+        handle = self._handlers.get(type(message))
+        if handle is None:  # nothing came
+            return False
+        handle(message)
+        return True
+
+    def _on_execute(self, message: Execute) -> None:
+        if message.released:
+            self.ledger.take_back(message.released)
+        self.tasks.deliver(message)
+
+    def _on_task(self, message: CheckReady | Finalize) -> None:
+        self.tasks.deliver(message)
+
+    def _on_reply(self, message: Reply) -> None:
+        if message.released:
+            self.ledger.take_back(message.released)
+        receiver = self._receivers.get(message.call)
+        if receiver is not None:
+            receiver.deliver(message)
+        else:
+            self.on_stray(message.response)
+
+    def _on_result(self, message: Result) -> None:
+        receiver = self._receivers.get(message.call)
+        if receiver is not None:
+            receiver.deliver(message)
+
+    def _on_cancel(self, message: Cancel) -> None:
+        self.on_cancel(message.request)
+
+    def _on_released(self, message: Released) -> None:
+        self.ledger.take_back(message.released)
+
+    def _on_end(self, _: None) -> None:
+        self._lose()
+
+    def _lose(self) -> None:
+        """The server is gone: so are all answers."""
+        if self.is_lost:
+            return
+        self.is_lost = True
+        for receiver in list(self._receivers.values()):
+            receiver.deliver(None)
+        self.tasks.deliver(None)
+
+
+def _ignore(_: Any) -> None:
+    pass
