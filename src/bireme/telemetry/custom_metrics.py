@@ -139,7 +139,7 @@ class CustomMetrics:
         ``value``                            handle; returns the value of a counter or gauge
         ===================================  ====================================================================
 
-        Measured: 0.7 µs for an ``increment``.
+        Measured: 0.9 µs for an ``increment``.
 
         Raises:
             InvalidArgument: a name, label, bucket, value or handle is wrong, or the name has another kind already.

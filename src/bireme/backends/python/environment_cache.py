@@ -1,0 +1,134 @@
+"""EnvironmentCache: a directory of environments that were built or unpacked once, shared by loads and servers.
+
+An environment is made in its final place, as scripts within it hold its path; a mark written last says that it is
+complete. What has no mark is half-made, by a build that was killed, and is made again. A file lock per environment lets
+one build at a time, and is held shared by every server that uses the environment: what nobody holds and a newer
+environment of the same origin replaces is removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Final
+
+from bireme.types import InvalidArgument
+
+log = logging.getLogger("bireme.backends.python")
+
+CACHE_VARIABLE: Final = "BIREME_CACHE_DIR"
+
+_MARK: Final = "bireme-complete"
+_LOCK_SUFFIX: Final = ".lock"
+
+_in_use: dict[Path, IO[bytes]] = {}
+"""Locked files of the environments that this process uses: until it ends, as nobody knows when a worker ends."""
+_in_use_lock: Final = threading.Lock()
+
+
+class EnvironmentCache:
+    """The environments below one directory. Any thread may use it; everything blocks."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def of_user(cls) -> EnvironmentCache:
+        """Return the cache that the user's variables name: ``$BIREME_CACHE_DIR``, else that of XDG."""
+        chosen = os.environ.get(CACHE_VARIABLE)
+        if chosen:
+            return cls(Path(chosen).absolute() / "environments")
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return cls(Path(base).absolute() / "bireme" / "environments")
+
+    def get(self, key: str, origin: str, make: Callable[[Path], None], *, where: str) -> Path:
+        """Return the environment of ``key``, made by ``make`` in the directory that it gets if there is none.
+
+        ``origin`` names the file that it is made from: an older environment of the same origin goes when nobody uses it.
+
+        Raises:
+            InvalidArgument: the cache cannot be written. And whatever ``make`` raises; nothing stays behind then.
+        """
+        prefix = self.root / hashlib.sha256(key.encode()).hexdigest()[:32]
+        with _in_use_lock:
+            if prefix in _in_use and (prefix / _MARK).is_file():
+                return prefix
+        try:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = _lock_file(prefix).open("ab")
+        except OSError as error:
+            raise InvalidArgument(
+                f"{where}: cannot keep an environment in '{self.root}': {error.strerror}; {CACHE_VARIABLE} names another "
+                f"directory"
+            ) from error
+        try:
+            self._make_once(prefix, origin, make, lock, where=where)
+        except BaseException:
+            lock.close()
+            raise
+        with _in_use_lock:
+            _in_use[prefix] = lock  # an earlier one of the same environment is closed
+        return prefix
+
+    def _make_once(
+        self, prefix: Path, origin: str, make: Callable[[Path], None], lock: IO[bytes], *, where: str
+    ) -> None:
+        """Return with ``lock`` held shared and the environment complete."""
+        while True:
+            _wait_for(lock, fcntl.LOCK_SH, where)
+            if (prefix / _MARK).is_file():
+                return
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            _wait_for(lock, fcntl.LOCK_EX, where)
+            if not (prefix / _MARK).is_file():
+                self._make(prefix, origin, make, where=where)
+            # Between the two locks another server may remove it, so look again.
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+    def _make(self, prefix: Path, origin: str, make: Callable[[Path], None], *, where: str) -> None:
+        shutil.rmtree(prefix, ignore_errors=True)
+        started_s = time.monotonic()
+        try:
+            make(prefix)
+            (prefix / _MARK).write_text(origin, "utf-8")
+        except OSError as error:
+            shutil.rmtree(prefix, ignore_errors=True)
+            raise InvalidArgument(f"{where}: cannot make the environment '{prefix}': {error}") from error
+        except BaseException:
+            shutil.rmtree(prefix, ignore_errors=True)
+            raise
+        log.info("%s: environment ready after %.1f s: '%s'", where, time.monotonic() - started_s, prefix)
+        self._remove_older(prefix, origin)
+
+    def _remove_older(self, prefix: Path, origin: str) -> None:
+        """Remove what ``prefix`` replaces, and what was left half-made, as far as nobody uses it."""
+        for other in self.root.iterdir():
+            mark = other / _MARK
+            if other == prefix or not _lock_file(other).is_file():
+                continue
+            with suppress(OSError), _lock_file(other).open("ab") as lock:
+                if mark.is_file() and mark.read_text("utf-8") != origin:
+                    continue
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                mark.unlink(missing_ok=True)
+                shutil.rmtree(other)
+
+
+def _lock_file(prefix: Path) -> Path:
+    return prefix.with_name(prefix.name + _LOCK_SUFFIX)
+
+
+def _wait_for(lock: IO[bytes], kind: int, where: str) -> None:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        log.info("%s: waiting for another load that makes the same environment", where)
+        fcntl.flock(lock, kind)
