@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bireme.backends.python.batch_rules import BadReturn, check_returned, failure_text, is_rescheduled
+from bireme.backends.python.batch import check_open, check_returned, failure_text, is_rescheduled
 from bireme.backends.python.conversions import from_response, to_request
 from bireme.backends.python.pb_utils import InferenceRequest
 from bireme.backends.python.process_runtime import ABANDONED, RETURNED, RUNNING, ProcessRuntime
@@ -80,10 +80,7 @@ class Batch:
                 results.append(None)
                 continue
             request = pb_request._request  # noqa: SLF001 (our own class)
-            if request.context not in runtime.open:
-                raise BadReturn(
-                    "Unable to send response. Non-decoupled model cannot send more than one response."
-                )
+            check_open(request.context, runtime.open)
             results.append(from_response(response.to_response(request, final=True), export, request.outputs))
         self._responses = results
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from bireme.backends.python import pb_utils, runtime
 from bireme.backends.python.async_runner import AsyncRunner, make_loop
-from bireme.backends.python.batch_rules import BadReturn
+from bireme.backends.python.batch import BadReturn
 from bireme.backends.python.batches import Batches
 from bireme.backends.python.exchange import Exchange
 from bireme.backends.python.model_file import format_error, load_model_class

@@ -5,7 +5,7 @@ Source: Triton ``pb_stub.cc`` (ProcessRequests, ProcessReturnedResponses), texts
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from bireme.backends.python.model_file import format_error
@@ -51,6 +51,16 @@ def check_returned(
                 f"'{type(response)}'."
             )
     return returned
+
+
+def check_open(request: Any, open_requests: Collection[Any]) -> None:
+    """Check that a request for which ``execute`` returned a response was not answered by its sender.
+
+    Raises:
+        BadReturn: it was.
+    """
+    if request not in open_requests:
+        raise BadReturn("Unable to send response. Non-decoupled model cannot send more than one response.")
 
 
 def is_rescheduled(request: Any) -> bool:
