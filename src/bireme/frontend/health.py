@@ -28,13 +28,19 @@ def is_live(server: Server) -> bool:
 
 
 def is_ready(server: Server) -> bool:
-    """Tell whether the server takes requests, by the rules of `Server.is_ready`.
+    """Tell whether the server takes requests, by the rules of `Server.is_ready`: as far as it knows.
 
     Raises:
         Unavailable: the server is stopping.
     """
     _refuse_when_ending(server)
     return server.is_ready
+
+
+async def check_ready(server: Server) -> bool:
+    """As `is_ready`, but ask the models, too, that have a say in it (`Server.asks_models`)."""
+    _refuse_when_ending(server)
+    return await server.check_ready()
 
 
 def _refuse_when_ending(server: Server) -> None:

@@ -1,7 +1,8 @@
 """``grpc.health.v1``: Check, and Watch, which Triton lacks.
 
 The service's name is ignored, as in Triton: every name stands for the whole server. While the server stops, Check is an
-error, and a watcher hears NOT_SERVING before its stream ends with that error: a drain waits for no watcher.
+error, and a watcher hears NOT_SERVING before its stream ends with that error: a drain waits for no watcher. Check asks
+the models that have a say in their readiness; Watch, which looks every second, does not.
 
 Source: Triton ``grpc_server.cc`` (``RegisterHealthCheck``); gRPC "GRPC Health Checking Protocol".
 """
@@ -26,7 +27,13 @@ NOT_SERVING: Final = 2
 
 def check(api: GrpcApi, _: Any) -> Any:
     """``Check``."""
+    if api.server.asks_models:
+        return _ask_all(api)
     return _response(is_serving=health.is_ready(api.server))
+
+
+async def _ask_all(api: GrpcApi) -> Any:
+    return _response(is_serving=await health.check_ready(api.server))
 
 
 def watch(api: GrpcApi, stream: MessageStream) -> HealthWatcher:

@@ -1,4 +1,6 @@
-"""Methods that look and change nothing: health, metadata, config, statistics. All of them answer at once.
+"""Methods that look and change nothing: health, metadata, config, statistics.
+
+All of them answer at once, but for the readiness of models that have a say in it.
 
 Source: Triton ``grpc_server.cc`` (``RegisterServerLive`` … ``RegisterModelStatistics``).
 """
@@ -23,12 +25,25 @@ def server_live(api: GrpcApi, _: Any) -> Any:
 
 def server_ready(api: GrpcApi, _: Any) -> Any:
     """``ServerReady``."""
+    if api.server.asks_models:
+        return _ask_all(api)
     return message_class("inference.ServerReadyResponse")(ready=health.is_ready(api.server))
+
+
+async def _ask_all(api: GrpcApi) -> Any:
+    return message_class("inference.ServerReadyResponse")(ready=await health.check_ready(api.server))
 
 
 def model_ready(api: GrpcApi, request: Any) -> Any:
     """``ModelReady``: false for a version that serves and cannot run now; one that does not serve is an error."""
-    is_ready = api.server.is_model_ready(request.name, parse_model_version(request.version))
+    name, version = request.name, parse_model_version(request.version)
+    if api.server.asks_models:
+        return _ask_model(api, name, version)
+    return message_class("inference.ModelReadyResponse")(ready=api.server.is_model_ready(name, version))
+
+
+async def _ask_model(api: GrpcApi, name: str, version: int) -> Any:
+    is_ready = await api.server.check_model_ready(name, version)
     return message_class("inference.ModelReadyResponse")(ready=is_ready)
 
 

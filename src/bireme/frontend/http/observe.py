@@ -1,4 +1,6 @@
-"""Routes that look and change nothing: health, metadata, config, statistics. All of them answer at once.
+"""Routes that look and change nothing: health, metadata, config, statistics.
+
+All of them answer at once, but for the readiness of models that have a say in it.
 
 Source: Triton ``http_server.cc`` (``HandleServerHealth`` … ``HandleModelStats``).
 """
@@ -17,12 +19,31 @@ def server_live(call: Call) -> None:
 
 def server_ready(call: Call) -> None:
     """``GET /v2/health/ready``."""
-    _reply_health(call, is_well=health.is_ready(call.server))
+    if call.server.asks_models:
+        call.exchange.work = call.api.spawn(call.exchange, _ask_all(call))
+    else:
+        _reply_health(call, is_well=health.is_ready(call.server))
+
+
+async def _ask_all(call: Call) -> None:
+    _reply_health(call, is_well=await health.check_ready(call.server))
 
 
 def model_ready(call: Call) -> None:
     """``GET /v2/models/{M}[/versions/{V}]/ready``."""
-    if not call.server.is_model_ready(call.target.model, call.target.version_number):
+    name, version = call.target.model, call.target.version_number
+    if call.server.asks_models:
+        call.exchange.work = call.api.spawn(call.exchange, _ask_model(call, name, version))
+    else:
+        _reply_model_ready(call, is_ready=call.server.is_model_ready(name, version))
+
+
+async def _ask_model(call: Call, name: str, version: int) -> None:
+    _reply_model_ready(call, is_ready=await call.server.check_model_ready(name, version))
+
+
+def _reply_model_ready(call: Call, *, is_ready: bool) -> None:
+    if not is_ready:
         raise InvalidArgument("Model version not ready")
     _reply_health(call, is_well=True)
 
