@@ -96,6 +96,16 @@ class Reply:
     status: int
     headers: dict[str, str]
     body: bytes
+    is_complete: bool = True
+    """False for one in chunks that goes on."""
+
+    @property
+    def events(self) -> list[Any]:
+        """The data of its server-sent events."""
+        *events, rest = self.body.split(b"\n\n")
+        assert not rest
+        assert all(event.startswith(b"data: ") for event in events)
+        return [json.loads(event[6:]) for event in events]
 
 
 class Client:
@@ -163,10 +173,30 @@ def parse_replies(data: bytes, *, methods: Iterator[str] | None = None) -> Itera
         version, status, _ = status_line.split(" ", 2)
         assert version == "HTTP/1.1"
         is_bodiless = (methods is not None and next(methods) == "HEAD") or status == "100"
+        if "transfer-encoding" in headers:
+            assert "content-length" not in headers
+            body, data, is_complete = take_chunks(data)
+            yield Reply(int(status), headers, body, is_complete)
+            continue
         size = 0 if is_bodiless else int(headers["content-length"])
         assert len(data) >= size
         yield Reply(int(status), headers, data[:size])
         data = data[size:]
+
+
+def take_chunks(data: bytes) -> tuple[bytes, bytes, bool]:
+    """Return the body in the chunks that ``data`` begins with, what is behind it, and whether its end is there."""
+    body = b""
+    while data:
+        size, separator, data = data.partition(b"\r\n")
+        assert separator
+        num_bytes = int(size, 16)
+        assert data[num_bytes : num_bytes + 2] == b"\r\n"
+        body += data[:num_bytes]
+        data = data[num_bytes + 2 :]
+        if not num_bytes:
+            return body, data, True
+    return body, data, False
 
 
 class Scene:
@@ -260,6 +290,9 @@ class FakeServer:
         self.shared_memory = SharedMemoryRegions(is_allowed=True)
         self.metrics = ServerMetrics()
         self.is_ready = True
+        self.asks_models = False
+        """Whether readiness is asked of the models: `check_ready` and `check_model_ready` then wait for ``hook``."""
+        self.hook: asyncio.Future[bool] | None = None
         self.models = {"m": FakeModel()}
         self.submit_error: BiremeError | Exception | None = None
         self.holds = False
@@ -294,6 +327,13 @@ class FakeServer:
 
     def is_model_ready(self, name, version=-1):
         return self.model(name, version).version > 0
+
+    async def check_ready(self):
+        return await self.hook
+
+    async def check_model_ready(self, name, version=-1):
+        self.model(name, version)
+        return await self.hook
 
     def metadata(self):
         return {"name": "triton"}

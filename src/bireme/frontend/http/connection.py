@@ -89,10 +89,14 @@ class HttpConnection(RequestReceiver):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Cancel what the client no longer waits for."""
+        self._listener.remove(self)
+        self._lose()
+
+    def _lose(self) -> None:
+        """Nothing reaches the client any more: cancel all that was asked for."""
         self.is_lost = True
         self._stop_receiving()
         queue, self._queue = self._queue, deque()
-        self._listener.remove(self)
         for exchange in queue:
             if not exchange.is_answered:
                 self._abandon(exchange)
@@ -182,13 +186,75 @@ class HttpConnection(RequestReceiver):
             exchange.pieces = pieces
             exchange.size = size
             return
-        queue.popleft()
         self._write(pieces, size)
-        while queue and queue[0].pieces is not None:
-            done = queue.popleft()
-            self._write(done.pieces, done.size)  # type: ignore[arg-type]
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The answer to the first request is written: write what waits behind it."""
+        queue = self._queue
+        queue.popleft()
+        while queue and (pieces := queue[0].pieces) is not None:
+            first = queue[0]
+            self._write(pieces, first.size)
+            first.pieces = None
+            first.size = 0
+            if not first.is_answered:  # these were parts, and there will be more
+                break
+            queue.popleft()
+            if first.stream is not None and not first.stream.is_chunked:
+                self._close()
+                return
         if self._is_reading_paused or not queue:
             self._after_answers()
+
+    # Answers in parts
+
+    def send_part(self, exchange: Exchange, pieces: list[Buffer], size: int) -> None:
+        """Write a part of an answer, or keep it until the answers before it are written."""
+        if exchange.is_answered:
+            raise RuntimeError(f"{exchange.head!r} was answered already, or its client has left")
+        if self._queue[0] is exchange:
+            self._write(pieces, size)
+        elif exchange.pieces is None:
+            exchange.pieces = pieces
+            exchange.size = size
+        else:
+            exchange.pieces += pieces
+            exchange.size += size
+
+    def end_parts(self, exchange: Exchange, size: int) -> None:
+        """End an answer of ``size`` bytes, all of which have been sent."""
+        exchange.is_answered = True
+        self._statuses[exchange.status] += 1
+        if self._log_access is not None:
+            self._log_access(exchange, size)
+        exchange.request = None
+        if self._queue[0] is not exchange:
+            return
+        if exchange.stream is not None and not exchange.stream.is_chunked:
+            self._close()
+        else:
+            self._go_on()
+
+    def unsent_size(self, exchange: Exchange) -> int:
+        """Return how many bytes have not left yet: of ``exchange``, and maybe of the answers before it."""
+        return exchange.size + self._transport.get_write_buffer_size()
+
+    def take_no_more(self) -> None:
+        """Take no request behind those that are here: the connection's end is that of an answer."""
+        self.is_closing = True
+        self._stop_receiving()
+
+    def _close(self) -> None:
+        """Close the connection after what was written; requests behind it get no answer."""
+        self._lose()
+        self._transport.close()
+
+    def cut(self, exchange: Exchange) -> None:
+        """Give up ``exchange``, and with it the connection: what is not sent yet is thrown away."""
+        if not exchange.is_answered:
+            self._lose()
+            self._transport.abort()
 
     def _write(self, pieces: list[Buffer], size: int) -> None:
         if size <= JOIN_LIMIT:

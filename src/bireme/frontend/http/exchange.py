@@ -1,7 +1,8 @@
 """Exchange: one request and its answer, between a connection and the handler of its route.
 
 A handler gets an exchange whose body is complete and answers it exactly once, at once or later, with `Exchange.reply`,
-`Exchange.fail` or `Exchange.send`. Order on the connection, backpressure and closing are the connection's business.
+`Exchange.fail` or `Exchange.send`; or with `Exchange.begin`, in parts. Order on the connection, backpressure and closing
+are the connection's business.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from bireme.engine.model import Model
 from bireme.frontend.http.errors import status_of
 from bireme.frontend.http.head import RefusedRequest, RequestHead
+from bireme.frontend.http.reply_stream import ReplyStream
 from bireme.frontend.memory import allocate_body
 from bireme.frontend.work import INTERNAL_ERROR
 from bireme.telemetry import log as server_log
@@ -46,7 +48,7 @@ STATUS_LINES: Final = {
 }
 _CLOSE = b"Connection: close\r\n"
 _KEEP_ALIVE = b"Connection: keep-alive\r\n"
-_RETRY_AFTER = b"Retry-After: 1\r\n"
+RETRY_AFTER: Final = b"Retry-After: 1\r\n"
 
 
 class Route:
@@ -96,6 +98,7 @@ class Exchange:
         "size",
         "start_ns",
         "status",
+        "stream",
         "work",
     )
 
@@ -117,8 +120,11 @@ class Exchange:
         self.start_ns = 0
         """``time.monotonic_ns`` when the request had begun to arrive; 0 without an access log."""
         self.pieces: list[Buffer] | None = None
-        """The answer, held back while an earlier request of the connection has none."""
+        """The answer, or parts of it, held back while an earlier request of the connection has none."""
         self.size = 0
+        """Of what is held back."""
+        self.stream: ReplyStream | None = None
+        """The answer, if it comes in parts and has begun."""
 
     def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
         """Take the engine's response; the ``respond`` of this exchange's `InferenceRequest`."""
@@ -131,13 +137,49 @@ class Exchange:
         """
         end = self.head.reply_end
         if self.connection.is_closing and self.head.keep_alive and self.connection.is_last(self):
-            end = _CLOSE + end.replace(_KEEP_ALIVE, b"")
+            end = _closing(end)
         start = b"%sContent-Length: %d\r\n%s" % (start, size, end)
         if self.head.method == b"HEAD":
             pieces, size = [], 0
         if server_log.verbose_enabled:
             self._log(size)
         self.connection.complete(self, [start, *pieces], len(start) + size)
+
+    # Answers in parts
+
+    def begin(self, status: int, headers: bytes) -> None:
+        """Begin an answer in parts; ``headers`` are lines that end in CR LF. They go out with the first part."""
+        self.status = status
+        connection, head = self.connection, self.head
+        end = head.reply_end
+        if head.takes_chunks:
+            if connection.is_closing and head.keep_alive and connection.is_last(self):
+                end = _closing(end)
+            headers += b"Transfer-Encoding: chunked\r\n"
+        else:  # its end is the connection's
+            if head.keep_alive:
+                end = _closing(end)
+            connection.take_no_more()
+        start = b"%s%s%s" % (STATUS_LINES[status], headers, end)
+        self.stream = ReplyStream(start, is_chunked=head.takes_chunks)
+
+    def send_part(self, pieces: Sequence[Buffer], size: int, *, is_last: bool = False) -> None:
+        """Send ``size`` bytes of an answer that has begun; ``is_last`` ends it. The pieces are borrowed until written."""
+        stream = self.stream
+        assert stream is not None
+        parts, num_bytes = stream.frame(pieces, size, is_last=is_last)
+        self.connection.send_part(self, parts, num_bytes)
+        if is_last:
+            if server_log.verbose_enabled:
+                self._log(stream.size)
+            self.connection.end_parts(self, stream.size)
+
+    @property
+    def unsent_size(self) -> int:
+        """Bytes of an answer in parts that the client has not taken: they wait for their turn, or for the network."""
+        return 0 if self.stream is None else min(self.stream.size, self.connection.unsent_size(self))
+
+    # Whole answers
 
     def reply(self, status: int, body: bytes = b"", headers: bytes = JSON) -> None:
         """Answer with a whole body; ``headers`` are lines that end in CR LF."""
@@ -147,7 +189,7 @@ class Exchange:
     def fail(self, error: BiremeError) -> None:
         """Answer with an error's status and message."""
         self.error = error.message
-        headers = JSON + _RETRY_AFTER if isinstance(error, Unavailable) else JSON
+        headers = JSON + RETRY_AFTER if isinstance(error, Unavailable) else JSON
         self.reply(status_of(error), error_body(error.message), headers)
 
     def _log(self, size: int) -> None:
@@ -170,5 +212,12 @@ class Exchange:
     def crash(self, error: BaseException) -> None:
         """Answer an unforeseen exception: logged with its traceback, of which the client learns nothing."""
         log.error("%r failed", self.head, exc_info=error)
-        if not self.is_answered:
+        if self.stream is not None:
+            self.connection.cut(self)  # an answer that lacks its end cannot be taken for a whole one
+        elif not self.is_answered:
             self.reply(500, error_body(INTERNAL_ERROR))
+
+
+def _closing(end: bytes) -> bytes:
+    """Return the last headers of an answer to which the connection's end is added."""
+    return _CLOSE + end.replace(_KEEP_ALIVE, b"")

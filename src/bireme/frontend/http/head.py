@@ -50,6 +50,7 @@ class RequestHead:
         "path",
         "reply_end",
         "route",
+        "takes_chunks",
     )
 
     def __init__(
@@ -66,6 +67,8 @@ class RequestHead:
         self.is_chunked = b"transfer-encoding" in self.fields
         # llhttp has checked that there is at most one, all digits.
         self.content_length = int(self.fields.get(b"content-length", b"0"))
+        self.takes_chunks = version == "1.1"
+        """Whether the answer may be sent in chunks."""
         self.expects_continue = version == "1.1" and b"expect" in self.fields
         self.reply_end = b"\r\n"
         """The last headers of every answer to this head, and the empty line."""

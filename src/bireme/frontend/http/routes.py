@@ -18,6 +18,7 @@ from bireme.frontend.http.api import Api
 from bireme.frontend.http.call import Call
 from bireme.frontend.http.cors import CorsPolicy
 from bireme.frontend.http.exchange import JSON, Exchange, Route
+from bireme.frontend.http.generate import GenerateRoute, GenerateStreamRoute
 from bireme.frontend.http.head import RefusedRequest, RequestHead
 from bireme.frontend.http.infer import InferRoute
 from bireme.frontend.http.target import Target, text_of
@@ -37,8 +38,8 @@ class Endpoint(NamedTuple):
 
     methods: tuple[bytes, ...]
     category: str
-    answer: Answer | None
-    """None: inference."""
+    answer: Answer | type[InferRoute | GenerateRoute]
+    """A handler, or the route that takes requests as a whole: inference."""
 
 
 _GET, _POST, _GET_POST = (b"GET",), (b"POST",), (b"GET", b"POST")
@@ -54,13 +55,13 @@ FIXED: Final[Mapping[bytes, Endpoint]] = {
 """Paths without variable parts. They come first: a model named ``stats`` has no metadata route."""
 
 OF_MODEL: Final[Mapping[tuple[bytes, ...], Endpoint]] = {
-    (b"infer",): Endpoint(_POST, "inference", None),
+    (b"infer",): Endpoint(_POST, "inference", InferRoute),
     (): Endpoint(_GET, "metadata", observe.model_metadata),
     (b"ready",): Endpoint(_GET, "health", observe.model_ready),
     (b"config",): Endpoint(_GET, "model-config", observe.model_config),
     (b"stats",): Endpoint(_GET, "statistics", observe.model_statistics),
-    (b"generate",): Endpoint(_POST, "inference", unsupported.generate),
-    (b"generate_stream",): Endpoint(_POST, "inference", unsupported.generate),
+    (b"generate",): Endpoint(_POST, "inference", GenerateRoute),
+    (b"generate_stream",): Endpoint(_POST, "inference", GenerateStreamRoute),
     (b"trace", b"setting"): Endpoint(_GET_POST, "trace", unsupported.trace),
 }
 """What follows ``/v2/models/{M}[/versions/{V}]``; trace settings take no version."""
@@ -160,8 +161,9 @@ class Router:
             allowed = b", ".join(endpoint.methods)
             text = f"Method Not Allowed: {head.method.decode()}, expecting {allowed.decode()}"
             return self._refusal(405, text, b"Allow: %s\r\n" % allowed)
-        if endpoint.answer is None:
-            return InferRoute(self._api, head, target)
+        if isinstance(endpoint.answer, type):
+            route: Route = endpoint.answer(self._api, head, target)
+            return route
         has_files = endpoint.answer is control.load
         max_body_size = self._api.options.max_input_size if has_files else MAX_CALL_SIZE
         return CallRoute(self._api, endpoint.answer, target, max_body_size)

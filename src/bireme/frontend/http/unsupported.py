@@ -7,13 +7,6 @@ from bireme.frontend.unsupported import TRACING_UNSUPPORTED
 from bireme.types import Unsupported
 
 
-def generate(call: Call) -> None:
-    """The generate extension."""
-    raise Unsupported(
-        f"the generate extension is not supported yet; send model '{call.target.model}' an infer request"
-    )
-
-
 def trace(_: Call) -> None:
     """Trace settings."""
     raise Unsupported(TRACING_UNSUPPORTED)
