@@ -81,7 +81,7 @@ class Batch:
                 continue
             request = pb_request._request  # noqa: SLF001 (our own class)
             check_open(request.context, runtime.open)
-            results.append(from_response(response.to_response(request, final=True), export, request.outputs))
+            results.append(from_response(response.to_response(request, final=True), export))
         self._responses = results
 
     def fail(self, error: BaseException) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from bireme.backends.python.errors import make_error
@@ -89,13 +89,11 @@ def to_response(data: ResponseData, adopt: Adopt) -> InferenceResponse:
     )
 
 
-def from_response(
-    response: InferenceResponse, export: Export, wanted: Collection[str] | None
-) -> ResponseData:
-    """Return the message for a response of the worker's model; outputs that are not ``wanted`` are left out."""
+def from_response(response: InferenceResponse, export: Export) -> ResponseData:
+    """Return the message for a response of the worker's model."""
     if response.error is not None:
         return ResponseData([], from_error(response.error), response.parameters, response.final)
-    outputs = [export(tensor) for tensor in response.outputs if wanted is None or tensor.name in wanted]
+    outputs = [export(tensor) for tensor in response.outputs]
     return ResponseData(outputs, None, response.parameters, response.final, response.flag_only)
 
 

@@ -158,7 +158,7 @@ class ProcessRuntime:
         if number not in self.open:
             return
         exchange = self.exchange
-        data = from_response(response, self.ledger.export, request.outputs)
+        data = from_response(response, self.ledger.export)
         if response.final:
             self.close(number)
         exchange.send(Respond(number, data, exchange.take_released()))
