@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 OUTPUTS = {"read_light": "softmax_11.tmp_0", "read_heavy": "fetch_name_0"}
 
@@ -23,15 +23,17 @@ class TritonPythonModel:
 
     def answer(self, request):
         content = pb_utils.get_input_tensor_by_name(request, "PICTURE").as_numpy()[0]
-        line = pb_utils.Tensor("x", pixels(Image.open(io.BytesIO(content)).convert("RGB")))
         try:
+            line = pb_utils.Tensor("x", pixels(Image.open(io.BytesIO(content)).convert("RGB")))
             reader = "read_light"
             text, score = self.read(reader, line)
             if score < self.threshold:
                 reader = "read_heavy"
                 text, score = self.read(reader, line)  # the same tensor: it is sent once
+        except UnidentifiedImageError:
+            return failed("PICTURE is no picture file that can be read", pb_utils.TritonError.INVALID_ARG)
         except pb_utils.TritonModelException as error:
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+            return failed(str(error), pb_utils.TritonError.INTERNAL)
         return pb_utils.InferenceResponse(
             [
                 pb_utils.Tensor("TEXT", np.array([text.encode()], np.object_)),
@@ -50,6 +52,10 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(response.error().message())
         (steps,) = pb_utils.get_output_tensor_by_name(response, OUTPUTS[model]).as_numpy()
         return decoded(steps, self.alphabets[model])
+
+
+def failed(text, code):
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
 
 
 def alphabet(path: Path) -> list[str]:
@@ -71,6 +77,5 @@ def decoded(steps: np.ndarray, letters: list[str]) -> tuple[str, float]:
     classes = steps.argmax(axis=1)
     is_letter = (classes != 0) & (classes != np.roll(classes, 1))
     scores = steps.max(axis=1)[is_letter]
-    return "".join(letters[index] for index in classes[is_letter]), float(
-        scores.mean()
-    ) if scores.size else 0.0
+    text = "".join(letters[index] for index in classes[is_letter])
+    return text.strip(), float(scores.mean()) if scores.size else 0.0

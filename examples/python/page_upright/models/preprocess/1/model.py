@@ -27,8 +27,8 @@ class TritonPythonModel:
         content = pb_utils.get_input_tensor_by_name(request, "PICTURE").as_numpy()[0]
         try:
             picture = Image.open(io.BytesIO(content)).convert("RGB")
-        except (UnidentifiedImageError, OSError) as error:
-            text = f"PICTURE is no picture file that can be read: {error}"
+        except (UnidentifiedImageError, OSError):
+            text = f"PICTURE: these {len(content)} bytes are no picture file that can be read"
             return pb_utils.InferenceResponse(
                 error=pb_utils.TritonError(text, pb_utils.TritonError.INVALID_ARG)
             )
