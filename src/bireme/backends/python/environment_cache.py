@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from bireme.types import InvalidArgument
 
@@ -29,8 +29,8 @@ CACHE_VARIABLE: Final = "BIREME_CACHE_DIR"
 _MARK: Final = "bireme-complete"
 _LOCK_SUFFIX: Final = ".lock"
 
-_in_use: dict[Path, IO[bytes]] = {}
-"""Locked files of the environments that this process uses: until it ends, as nobody knows when a worker ends."""
+_in_use: dict[Path, int] = {}
+"""Descriptors of the locked files of the environments that this process uses: until it ends, as nobody knows when a worker ends."""
 _in_use_lock: Final = threading.Lock()
 
 
@@ -63,7 +63,7 @@ class EnvironmentCache:
                 return prefix
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = _lock_file(prefix).open("ab")
+            lock = _open_lock(prefix)
         except OSError as error:
             raise InvalidArgument(
                 f"{where}: cannot keep an environment in '{self.root}': {error.strerror}; {CACHE_VARIABLE} names another "
@@ -72,14 +72,16 @@ class EnvironmentCache:
         try:
             self._make_once(prefix, origin, make, lock, where=where)
         except BaseException:
-            lock.close()
+            os.close(lock)
             raise
         with _in_use_lock:
-            _in_use[prefix] = lock  # an earlier one of the same environment is closed
+            if prefix in _in_use:
+                os.close(_in_use[prefix])
+            _in_use[prefix] = lock
         return prefix
 
     def _make_once(
-        self, prefix: Path, origin: str, make: Callable[[Path], None], lock: IO[bytes], *, where: str
+        self, prefix: Path, origin: str, make: Callable[[Path], None], lock: int, *, where: str
     ) -> None:
         """Return with ``lock`` held shared and the environment complete."""
         while True:
@@ -114,19 +116,25 @@ class EnvironmentCache:
             mark = other / _MARK
             if other == prefix or not _lock_file(other).is_file():
                 continue
-            with suppress(OSError), _lock_file(other).open("ab") as lock:
-                if mark.is_file() and mark.read_text("utf-8") != origin:
-                    continue
+            if mark.is_file() and mark.read_text("utf-8") != origin:
+                continue
+            lock = _open_lock(other)
+            with suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 mark.unlink(missing_ok=True)
                 shutil.rmtree(other)
+            os.close(lock)
 
 
 def _lock_file(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + _LOCK_SUFFIX)
 
 
-def _wait_for(lock: IO[bytes], kind: int, where: str) -> None:
+def _open_lock(prefix: Path) -> int:
+    return os.open(_lock_file(prefix), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _wait_for(lock: int, kind: int, where: str) -> None:
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -38,8 +38,9 @@ def unpack(archive: Path, prefix: Path, *, where: str) -> None:
             f"{where}: '{archive}' is not unpacked, as it would reach outside: {error}"
         ) from error
     except (tarfile.TarError, EOFError) as error:
+        reason = str(error).partition("\n")[0].rstrip(":")
         raise InvalidArgument(
-            f"{where}: '{archive}' cannot be unpacked: {error}; expected a packed environment (.tar.gz) or a directory"
+            f"{where}: '{archive}' cannot be unpacked: {reason}; expected a packed environment (.tar.gz) or a directory"
         ) from error
     _fit_paths(prefix, where)
 

@@ -31,7 +31,7 @@ _FILE_OPTIONS: Final = frozenset({"-r", "--requirement", "-c", "--constraint"})
 _PLACE_OPTIONS: Final = frozenset(
     {"-f", "--find-links", "-e", "--editable", "-i", "--index-url", "--extra-index-url"}
 )
-_SHORT_OPTION: Final = re.compile(r"(-[rcfei])(?=[^-\s])")
+_SHORT_OPTION: Final = re.compile(r"(-[rcfei])([^-].*)")
 _NOT_HASHED: Final = frozenset({"__pycache__", ".git", ".venv"})
 _PROGRESS: Final = re.compile(
     r"(Collecting|Downloading|Building|Preparing|Installing|Successfully|WARNING|ERROR)\b"
@@ -51,14 +51,13 @@ def fingerprint(requirements: Path, *, where: str) -> str:
     for part in (
         sys.version,
         sys.base_prefix,
-        platform.platform(),
         sysconfig.get_platform(),
         *_own_packages(),
     ):
         digest.update(f"{part}\n".encode())
     try:
         _add_requirements(digest, requirements, requirements.parent, set())
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or quotes that do not end
         raise InvalidArgument(f"{where}: cannot be read: {error}") from error
     return digest.hexdigest()
 
@@ -125,9 +124,9 @@ def _own_packages() -> Iterator[str]:
 
 def _add_requirements(digest: hashlib._Hash, file: Path, folder: Path, seen: set[Path]) -> None:
     """Add a requirements file and all that it names; ``folder``: what its local packages are named from."""
-    if file in seen:
+    if file.resolve() in seen:
         return
-    seen.add(file)
+    seen.add(file.resolve())
     text = file.read_text("utf-8")
     digest.update(text.encode())
     for option, value in _local_names(text):
@@ -156,9 +155,12 @@ def _local_names(text: str) -> Iterator[tuple[str, str]]:
             _, _, url = plain.partition(" @ ")
             yield "", _without_scheme(re.split(r"[;\[]", url or plain)[0].strip())
             continue
-        words = shlex.split(_SHORT_OPTION.sub(r"\1 ", plain.replace("=", " ", 1)))
-        if len(words) > 1 and words[0] in _FILE_OPTIONS | _PLACE_OPTIONS:
-            yield words[0], _without_scheme(words[1])
+        words = iter(shlex.split(plain))
+        for word in words:
+            short = _SHORT_OPTION.fullmatch(word)
+            option, value = short.groups() if short else word.partition("=")[::2]
+            if option in _FILE_OPTIONS | _PLACE_OPTIONS:
+                yield option, _without_scheme(value or next(words, ""))
 
 
 def _without_scheme(value: str) -> str:
