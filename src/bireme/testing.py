@@ -2,6 +2,9 @@
 
 `FakeBackend` stands in for a framework. Its models run a function over named arrays, wait for an event, take a set
 time or fail where they are told to; it counts what is open, so a test can prove that nothing was left behind.
+
+`FakeRequestBackend` stands in for one whose instances take whole requests (Python models, decoupled ones): the test
+itself answers, response by response.
 """
 
 from __future__ import annotations
@@ -10,9 +13,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from bireme.backends.interface import ModelContext, Placement
+from bireme.backends.interface import ModelContext, Placement, ResponseSink
 from bireme.config import ModelConfig
-from bireme.types import Array
+from bireme.types import (
+    Array,
+    BiremeError,
+    Execution,
+    InferenceRequest,
+    InferenceResponse,
+    Tensor,
+    Unavailable,
+)
 
 Run = Callable[[dict[str, Array]], dict[str, Array]]
 
@@ -178,3 +189,148 @@ class FakeInstance:
         arrays = list(inputs.values())
         outputs = self.model.config.output
         return {output.name: arrays[index % len(arrays)] for index, output in enumerate(outputs)}
+
+
+class FakeRequestBackend:
+    """A backend whose instances take whole requests and leave the answers to the test.
+
+    ``max_concurrent`` and ``ready`` (what `check_ready` says; None: no hook) hold for the instances made afterwards.
+    """
+
+    def __init__(self, *, max_concurrent: int = 1, ready: bool | None = None, name: str = "fake") -> None:
+        self.name = name
+        self.max_concurrent = max_concurrent
+        self.ready = ready
+        self.instances: list[FakeRequestInstance] = []
+
+    def load(self, ctx: ModelContext) -> FakeRequestModel:
+        """Open a model; reads no file."""
+        return FakeRequestModel(self, ctx)
+
+
+class FakeRequestModel:
+    """An open model of a `FakeRequestBackend`."""
+
+    def __init__(self, backend: FakeRequestBackend, ctx: ModelContext) -> None:
+        self.backend = backend
+        self.ctx = ctx
+
+    def complete_config(self, config: ModelConfig) -> ModelConfig:
+        """Leave the config as it is."""
+        return config
+
+    def check_config(self, config: ModelConfig) -> None:
+        """Find nothing wrong."""
+
+    def create_instance(self, placement: Placement) -> FakeRequestInstance:
+        """Make an instance."""
+        instance = FakeRequestInstance(self, placement)
+        self.backend.instances.append(instance)
+        return instance
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class FakeRequestInstance:
+    """An instance that keeps what it is given until the test answers. Loop thread only."""
+
+    def __init__(self, model: FakeRequestModel, placement: Placement) -> None:
+        self.model = model
+        self.placement = placement
+        self.max_concurrent = model.backend.max_concurrent
+        self.has_ready_hook = model.backend.ready is not None
+        self.unavailable: str | None = None
+        self.retry_delay_s = 0.0
+        self.executions: list[Execution] = []
+        """What was begun and is not finished, oldest first."""
+        self.requests: list[InferenceRequest] = []
+        """Every request ever taken."""
+        self.cancelled: list[InferenceRequest] = []
+        self.num_kills = 0
+        self.num_closes = 0
+        self._sink: ResponseSink | None = None
+
+    def start(self, sink: ResponseSink) -> None:
+        """Keep the sink."""
+        self._sink = sink
+
+    def execute_requests(self, execution: Execution) -> None:
+        """Keep the execution."""
+        self.executions.append(execution)
+        self.requests += execution.requests
+
+    def cancel(self, request: InferenceRequest) -> None:
+        """Note it."""
+        self.cancelled.append(request)
+
+    async def check_ready(self) -> bool:
+        """Say what the backend says."""
+        return self.model.backend.ready is not False
+
+    def kill(self) -> None:
+        """Fail what runs."""
+        self.num_kills += 1
+        self.die("was killed", retry_delay_s=0.0)
+
+    def close(self) -> None:
+        """Count the close."""
+        self.num_closes += 1
+
+    # What the test does.
+
+    @property
+    def sink(self) -> ResponseSink:
+        """Who takes the responses."""
+        assert self._sink is not None
+        return self._sink
+
+    def send(
+        self,
+        request: InferenceRequest,
+        outputs: Mapping[str, Array] | None = None,
+        *,
+        final: bool = False,
+        error: BiremeError | None = None,
+    ) -> None:
+        """Answer ``request`` once; with neither outputs nor error by the mark alone that no more responses come."""
+        tensors = [Tensor.from_numpy(name, array) for name, array in (outputs or {}).items()]
+        flag_only = outputs is None and error is None
+        response = InferenceResponse(
+            self.model.ctx.name,
+            self.model.ctx.version,
+            request.id,
+            tensors,
+            error=error,
+            final=final or flag_only,
+            flag_only=flag_only,
+        )
+        self.sink.respond(request, response)
+
+    def finish(self, error: BiremeError | None = None) -> None:
+        """Be done with the oldest execution."""
+        execution = self.executions.pop(0)
+        now_ns = time.monotonic_ns()
+        execution.compute_input_end_ns = execution.compute_start_ns
+        execution.compute_output_start_ns = execution.compute_end_ns = now_ns
+        self.sink.finish(execution, error)
+
+    def answer(self, outputs: Mapping[str, Array]) -> None:
+        """Answer every request of the oldest execution finally, and be done with it."""
+        for request in list(self.executions[0].requests):
+            self.send(request, outputs, final=True)
+        self.finish()
+
+    def die(self, reason: str, *, retry_delay_s: float) -> None:
+        """Be away from now on, as a worker that died; what runs fails."""
+        self.unavailable = reason
+        self.retry_delay_s = retry_delay_s
+        while self.executions:
+            self.finish(Unavailable(reason))
+        self.sink.change()
+
+    def revive(self) -> None:
+        """Be there again."""
+        self.unavailable = None
+        self.retry_delay_s = 0.0
+        self.sink.change()

@@ -12,7 +12,9 @@ import pytest
 from bireme.backends.registry import available_backends
 from bireme.engine.lifecycle import Lifecycle
 from bireme.engine.load_plan import LoadOverride
+from bireme.engine.model_host import ModelHost
 from bireme.engine.options import ServerOptions
+from bireme.ipc.arena import Arena
 from bireme.repository import Catalogue
 from bireme.telemetry import ServerMetrics
 from bireme.types import (
@@ -42,7 +44,9 @@ class World:
             ServerOptions(**options),
             backends={"fake": self.backend},
             metrics=self.metrics,
-            loop=asyncio.get_running_loop(),
+            host=ModelHost(
+                asyncio.get_running_loop(), arena=Arena(1), metrics=self.metrics, allows_loads=True
+            ),
         )
         self.table = self.lifecycle.table
         self.answers = []

@@ -373,7 +373,7 @@ def test_statistics_tell_what_waits_and_which_instances_are_busy() -> None:
 
         assert busy["queue"]["waiting"] == 1
         assert (busy["instances"], busy["instances_free"], busy["inline"]) == (1, 0, False)
-        assert "1 of 1 busy" in repr(h.model)
+        assert "1 of 1 instances busy" in repr(h.model)
         await h.settle()
 
         assert h.model.queue_statistics()["instances_free"] == 1

@@ -10,7 +10,9 @@ import pytest
 from bireme.engine import model_control
 from bireme.engine.lifecycle import Lifecycle
 from bireme.engine.model_control import ModelControl
+from bireme.engine.model_host import ModelHost
 from bireme.engine.options import ServerOptions
+from bireme.ipc.arena import Arena
 from bireme.repository import Catalogue
 from bireme.telemetry import ServerMetrics
 from bireme.types import Internal
@@ -22,12 +24,13 @@ async def controlled(*roots, backend=None, **settings):
     """Yield control, lifecycle and backend; nothing is loaded yet, and no poll happens by itself."""
     backend = backend or LoadingBackend()
     options = ServerOptions(**settings)
+    metrics = ServerMetrics()
     lifecycle = Lifecycle(
         Catalogue.open(map(str, roots)),
         options,
         backends={"fake": backend},
-        metrics=ServerMetrics(),
-        loop=asyncio.get_running_loop(),
+        metrics=metrics,
+        host=ModelHost(asyncio.get_running_loop(), arena=Arena(1), metrics=metrics, allows_loads=True),
     )
     control = ModelControl(lifecycle, options)
     try:

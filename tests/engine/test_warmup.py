@@ -10,9 +10,10 @@ from bireme.backends.interface import ModelContext, Placement
 from bireme.config.model_config import ModelConfig, ModelInput, ModelOutput, ModelWarmup, WarmupInput
 from bireme.engine.batch import BatchPlan
 from bireme.engine.warmup import run_warmup
-from bireme.testing import FakeBackend, FakeInstance
+from bireme.testing import FakeBackend, FakeInstance, FakeRequestBackend, FakeRequestInstance
 from bireme.types import (
     BackendFailed,
+    Execution,
     InferenceRequest,
     InferenceResponse,
     InvalidArgument,
@@ -133,28 +134,26 @@ def test_a_sample_that_does_not_fit_the_model_is_named(made, expected):
         warm_up(made)
 
 
-class RequestTaker:
-    """An instance that answers requests itself, on a thread of its own, as python models do."""
+class RequestTaker(FakeRequestInstance):
+    """An instance that answers requests from a thread of its own."""
 
-    def __init__(self, answers: list[InferenceResponse]) -> None:
+    def __init__(self, *answers: dict) -> None:
+        super().__init__(FakeRequestBackend().load(None), Placement("m_0"))
         self.answers = answers
-        self.requests: list[InferenceRequest] = []
 
-    def execute_requests(self, requests: list[InferenceRequest]) -> None:
-        self.requests += requests
-        threading.Thread(target=self.answer, args=(requests,)).start()
+    def execute_requests(self, execution: Execution) -> None:
+        super().execute_requests(execution)
+        threading.Thread(target=self.answer_all, args=(execution.requests,)).start()
 
-    def answer(self, requests: list[InferenceRequest]) -> None:
-        for request in requests:
-            for response in self.answers:
-                request.respond(request, response)
-
-    def close(self) -> None:
-        pass
+    def answer_all(self, requests: list[InferenceRequest]) -> None:
+        for request in list(requests):
+            for answer in self.answers:
+                self.sink.respond(request, InferenceResponse("m", 1, **answer))
+        self.finish()
 
 
 def test_an_instance_that_takes_requests_answers_each_with_a_final_response():
-    instance = RequestTaker([InferenceResponse("m", 1, final=False), InferenceResponse("m", 1)])
+    instance = RequestTaker({"final": False}, {})
     made = config(sample(batch_size=2))
 
     (execution,) = run_warmup(made, Path(), BatchPlan(made), [instance])
@@ -164,7 +163,7 @@ def test_an_instance_that_takes_requests_answers_each_with_a_final_response():
 
 
 def test_an_error_response_is_a_failure():
-    instance = RequestTaker([InferenceResponse("m", 1, error=BackendFailed("broken"))])
+    instance = RequestTaker({"error": BackendFailed("broken")})
     made = config(sample())
 
     with pytest.raises(InvalidArgument, match="failed to run warmup sample 's': broken"):

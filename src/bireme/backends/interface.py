@@ -26,8 +26,9 @@ class Host(Protocol):
     """Metric families that models make."""
 
     def submit(self, request: InferenceRequest) -> None:
-        """Run ``request`` on the model that it names; as `bireme.engine.server.Server.submit`. ``request.parent`` is the
-        execution whose model asks.
+        """Run ``request`` on the model that it names; as `bireme.engine.server.Server.submit`.
+
+        ``request.parent`` is the execution whose model asks.
 
         Raises:
             BiremeError: it cannot be run, or waiting for it would never end.
@@ -92,7 +93,8 @@ class Instance(Protocol):
     ``execute`` runs on the instance's thread. An instance may have an attribute ``may_run_inline``; where it is true
     (native code that waits for nothing), a model that proves to be fast runs on the loop thread instead.
 
-    It may also have an ``execute_into`` (see `ExecuteInto`), for large outputs whose memory the caller provides.
+    It may also have an ``execute_into`` (see `ExecuteInto`), for large outputs whose memory the caller provides. One that
+    can be away for a while, as its process died, has the attributes of a `SupervisedInstance`.
     """
 
     def execute(self, inputs: dict[str, Array]) -> dict[str, Array]:
@@ -109,6 +111,19 @@ class Instance(Protocol):
 
     def close(self) -> None:
         """Give back what the instance holds. Called once, when nothing runs on it any more."""
+
+
+@runtime_checkable
+class SupervisedInstance(Protocol):
+    """What an instance has whose process may die and be started again."""
+
+    unavailable: str | None
+    """Why it cannot run anything now; None: it can."""
+    retry_delay_s: float
+    """While it is unavailable: how long until it is started again, 0 when that is under way."""
+
+    def watch(self, change: Callable[[], None]) -> None:
+        """Call ``change`` on the loop thread whenever ``unavailable`` is another than before."""
 
 
 class ResponseSink(Protocol):
@@ -138,9 +153,14 @@ class RequestInstance(Protocol):
     execution: all that it had were finished, with an error."""
     retry_delay_s: float
     """While it is unavailable: how long until it is started again, 0 when that is under way."""
+    has_ready_hook: bool
+    """Whether the model has something to say on `check_ready`."""
 
     def start(self, sink: ResponseSink) -> None:
-        """Get to know who takes the responses. On the loop thread, once, before the first `execute_requests`."""
+        """Get to know who takes the responses from now on.
+
+        On the loop thread, before the first `execute_requests`; again when a model that was warmed up begins to serve.
+        """
 
     def execute_requests(self, execution: Execution) -> None:
         """Begin to run the requests of ``execution``; returns at once and never raises. On the loop thread.

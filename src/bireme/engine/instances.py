@@ -1,7 +1,7 @@
 """Instances at run time: the slot that the scheduler fills, its thread, and the way back to the loop.
 
-A slot belongs to the loop thread. While an execution runs, its thread owns the slot's instance and buffers; nothing
-else touches them, so there are no locks.
+A slot belongs to the loop thread. An instance that takes tensors gets a thread, for frameworks that block; one that takes
+whole requests answers them in its own time, from a process or a thread of its own.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from bireme.backends.interface import ExecuteInto, Instance, Placement
+from bireme.backends.interface import ExecuteInto, Instance, Placement, RequestInstance
 from bireme.engine.batch import GatherBuffers
 from bireme.types import BiremeError, Execution, Tensor
 
 Results = list[list[Tensor] | BiremeError]
-Run = Callable[["InstanceSlot", Execution], Results]
-Finish = Callable[["InstanceSlot", Execution, Results], None]
+Run = Callable[["TensorSlot", Execution], Results]
+Finish = Callable[["TensorSlot", Execution, Results], None]
 
 
 class CompletionQueue:
@@ -32,10 +33,10 @@ class CompletionQueue:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._done: deque[tuple[Finish, InstanceSlot, Execution, Results]] = deque()
+        self._done: deque[tuple[Finish, TensorSlot, Execution, Results]] = deque()
         self._waking = False
 
-    def put(self, finish: Finish, slot: InstanceSlot, execution: Execution, results: Results) -> None:
+    def put(self, finish: Finish, slot: TensorSlot, execution: Execution, results: Results) -> None:
         """Call ``finish`` with the rest on the loop; callable from any thread."""
         self._done.append((finish, slot, execution, results))
         if not self._waking:
@@ -53,26 +54,59 @@ class CompletionQueue:
             finish(slot, execution, results)
 
 
-class InstanceSlot:
-    """One instance with its gather buffers and, once it has been needed, its thread."""
+class Slot:
+    """An instance's place in its model. Loop thread only."""
 
-    __slots__ = (
-        "_completions",
-        "_finish",
-        "_jobs",
-        "_run",
-        "_thread",
-        "buffers",
-        "execute_into",
-        "instance",
-        "placement",
-    )
+    __slots__ = ("active", "capacity", "instance", "placement")
+
+    def __init__(self, placement: Placement, instance: Instance | RequestInstance, capacity: int = 1) -> None:
+        self.placement = placement
+        self.instance = instance
+        self.capacity = capacity
+        """Executions that the instance takes at one time."""
+        self.active: set[Execution] = set()
+        """What it runs."""
+
+    @property
+    def unavailable(self) -> str | None:
+        """Why the instance cannot run anything now (its process died); None: it can."""
+        return getattr(self.instance, "unavailable", None)
+
+    @property
+    def retry_delay_s(self) -> float:
+        """How long until an instance that is unavailable is started again."""
+        return getattr(self.instance, "retry_delay_s", 0.0)
+
+    @property
+    def can_take(self) -> bool:
+        """Whether the instance takes another execution now."""
+        return len(self.active) < self.capacity and self.unavailable is None
+
+    def submit(self, execution: Execution) -> None:
+        """Begin to run ``execution``, beside the loop."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the instance, on which nothing runs any more. Blocking: not for the loop."""
+        self.instance.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.placement.name!r}, {self.placement.kind}, {len(self.active)} active)"
+
+
+class TensorSlot(Slot):
+    """One instance with its gather buffers and, once it has been needed, its thread.
+
+    While an execution runs, its thread owns the instance and the buffers; nothing else touches them, so there are no locks.
+    """
+
+    __slots__ = ("_completions", "_finish", "_jobs", "_run", "_thread", "buffers", "execute_into", "tensors")
 
     def __init__(
         self, placement: Placement, instance: Instance, run: Run, finish: Finish, completions: CompletionQueue
     ) -> None:
-        self.placement = placement
-        self.instance = instance
+        super().__init__(placement, instance)
+        self.tensors = instance
         self.execute_into: ExecuteInto | None = getattr(instance, "execute_into", None)
         """For a single request that brings memory for its outputs; None: the instance has no such thing."""
         self.buffers = GatherBuffers()
@@ -90,11 +124,11 @@ class InstanceSlot:
         self._jobs.put(execution)
 
     def close(self) -> None:
-        """End the thread (nothing runs on it any more) and close the instance. Blocking: not for the loop."""
+        """End the thread, then close the instance."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
-        self.instance.close()
+        super().close()
 
     def _work(self) -> None:
         while (execution := self._jobs.get()) is not None:
@@ -102,7 +136,21 @@ class InstanceSlot:
             # Nothing of the last batch may be kept alive while this thread waits for the next one.
             del execution
 
-    def __repr__(self) -> str:
-        return (
-            f"InstanceSlot({self.placement.name!r}, {self.placement.kind}, thread={self._thread is not None})"
-        )
+
+class RequestSlot(Slot):
+    """An instance that takes whole requests and answers them itself."""
+
+    __slots__ = ("requests",)
+
+    def __init__(self, placement: Placement, instance: RequestInstance) -> None:
+        super().__init__(placement, instance, instance.max_concurrent)
+        self.requests = instance
+
+    def submit(self, execution: Execution) -> None:
+        """Hand ``execution`` over."""
+        instance = self.requests
+        for request in execution.requests:
+            request.execution = execution
+            request.instance = instance
+        execution.compute_start_ns = time.monotonic_ns()
+        instance.execute_requests(execution)

@@ -27,6 +27,7 @@ from bireme.engine.load_plan import LoadOverride, LoadPlan, NotInRepository, pla
 from bireme.engine.loading import PreparedModel
 from bireme.engine.memory import release_memory
 from bireme.engine.model import Model
+from bireme.engine.model_host import ModelHost
 from bireme.engine.model_state import UNLOADED, ModelRecord, VersionRecord, VersionState
 from bireme.engine.model_table import DUPLICATE, ModelTable, suggest
 from bireme.engine.options import ServerOptions
@@ -68,15 +69,16 @@ class Lifecycle:
         *,
         backends: Mapping[str, Backend],
         metrics: ServerMetrics,
-        loop: asyncio.AbstractEventLoop,
+        host: ModelHost,
     ) -> None:
         self.catalogue = catalogue
         self.table = ModelTable()
         self._options = options
         self._rules = ConfigRules(options.model_config_name, not options.disable_auto_complete_config)
-        self._loader = VersionLoader(options, backends)
+        host.lifecycle = self
+        self._loader = VersionLoader(options, backends, host)
         self._metrics = metrics
-        self._loop = loop
+        self._loop = loop = host.loop
         self._timer = DeadlineTimer(loop)
         self._pool = ThreadPoolExecutor(options.model_load_thread_count, thread_name_prefix="bireme-load")
         self._alive: dict[Model, _Holding] = {}
@@ -380,7 +382,8 @@ class Lifecycle:
         if not is_idle:
             for model in self._alive:
                 model.abort(
-                    Unavailable("Server is stopping: the exit timeout expired before the request could run")
+                    Unavailable("Server is stopping: the exit timeout expired before the request could run"),
+                    kill=True,
                 )
         for record in list(self.table.records.values()):
             self._unload(record)

@@ -14,7 +14,7 @@ from bireme.config import ModelConfig, apply_autocomplete, read_labels, validate
 from bireme.engine.batch import BatchPlan
 from bireme.engine.warmup import run_warmup
 from bireme.scheduling import Scheduler, build_scheduler
-from bireme.types import Execution, Unsupported
+from bireme.types import Execution
 
 log = logging.getLogger("bireme.engine")
 
@@ -30,9 +30,9 @@ class PreparedModel:
     loaded: LoadedModel
     scheduler: Scheduler
     plan: BatchPlan
-    instances: list[tuple[Placement, Instance]]
+    instances: list[tuple[Placement, Instance | RequestInstance]]
     """The active ones."""
-    passive: list[Instance] = field(default_factory=list)
+    passive: list[Instance | RequestInstance] = field(default_factory=list)
     labels: dict[str, list[str]] = field(default_factory=dict)
     """Class labels by output name."""
     warmup: list[Execution] = field(default_factory=list)
@@ -71,10 +71,6 @@ def load_version(ctx: ModelContext, backend: Backend, *, auto_complete: bool) ->
         for placement, passive in placements(config):
             instance = loaded.create_instance(placement)
             undo.callback(instance.close)
-            if isinstance(instance, RequestInstance):
-                raise Unsupported(
-                    f"backend '{backend.name}' of model '{ctx.name}' takes whole requests, which is not supported yet"
-                )
             if passive:
                 prepared.passive.append(instance)
             else:
@@ -85,7 +81,7 @@ def load_version(ctx: ModelContext, backend: Backend, *, auto_complete: bool) ->
             if output.label_filename
         }
         active = [instance for _, instance in prepared.instances]
-        prepared.warmup = run_warmup(config, ctx.model_dir, prepared.plan, active)
+        prepared.warmup = run_warmup(config, ctx.model_dir, prepared.plan, active, ctx.host)
         undo.pop_all()
     prepared.load_duration_ns = time.monotonic_ns() - start_ns
     return prepared

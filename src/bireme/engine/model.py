@@ -1,7 +1,8 @@
 """Model: one loaded version — its scheduler, its instances and the requests between them.
 
 All of it belongs to the loop thread. A request's way: `Model.enqueue` checks and queues it; `_dispatch` asks the
-scheduler what runs next and hands the batch to a free instance, inline or on the instance's thread; `_answer` answers.
+scheduler what runs next and hands the batch to a free instance. One that takes tensors runs it inline or on a thread, and
+`_answer` answers; one that takes whole requests answers through `Model.respond` and says by `Model.finish` when it is free.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import asyncio
 import logging
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from bireme.backends.interface import Instance
-from bireme.engine.instances import CompletionQueue, InstanceSlot, Results
+from bireme.backends.interface import Instance, Placement, RequestInstance, SupervisedInstance
+from bireme.engine.instance_pool import InstancePool
+from bireme.engine.instances import CompletionQueue, RequestSlot, Results, Slot, TensorSlot
 from bireme.engine.loading import PreparedModel
+from bireme.engine.tensor_runs import TensorRuns
 from bireme.engine.timer import Deadline, DeadlineTimer
 from bireme.engine.validation import RequestValidator
+from bireme.engine.waiting_calls import would_wait_forever
 from bireme.scheduling import DirectScheduler, InlinePolicy, ResponseOrder
 from bireme.telemetry import ModelStatistics, log as server_log
 from bireme.types import (
@@ -33,7 +37,10 @@ from bireme.types import (
 log = logging.getLogger("bireme.engine")
 
 _now_ns = time.monotonic_ns
-_cpu_ns = time.thread_time_ns
+
+_STOPPING: Final = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+_STUCK_S: Final = 5.0
+"""How long a retiring model may take to end requests that all their callers have given up."""
 
 
 class Model:
@@ -61,7 +68,6 @@ class Model:
         self.is_decoupled = policy is not None and policy.decoupled
         """Whether a request has any number of responses."""
         self._prepared = prepared
-        self._plan = prepared.plan
         self._loop = loop
         self._timer = timer
         self._deadline: Deadline | None = None
@@ -73,18 +79,33 @@ class Model:
         batching = prepared.config.dynamic_batching
         self._order = ResponseOrder() if batching is not None and batching.preserve_ordering else None
         self._inline = InlinePolicy()
-        completions = CompletionQueue(loop)
-        self._slots = [
-            InstanceSlot(placement, instance, self._run, self._finish, completions)
-            for placement, instance in prepared.instances
-        ]
-        self._may_run_inline = all(_may_run_inline(slot.instance) for slot in self._slots)
-        self._free = list(reversed(self._slots))
+        self._may_run_inline = all(_may_run_inline(instance) for _, instance in prepared.instances)
+        self._runs = TensorRuns(
+            f"model '{self.name}' version {self.version}", prepared.plan, measures_cpu=self._may_run_inline
+        )
+        self._completions = CompletionQueue(loop)
+        self._pool = InstancePool(
+            [self._make_slot(placement, instance) for placement, instance in prepared.instances]
+        )
+        self.has_ready_hook = self._pool.has_ready_hook
+        """Whether the model itself is asked if it is ready."""
+        self._refusal: str | None = None
+        """Why no request is accepted now; None: they are."""
         for execution in prepared.warmup:
             self._count_warmup(execution)
         self._num_in_flight = 0
+        self._num_given_up = 0
+        """Requests that run though their callers have cancelled them."""
         self._drained: asyncio.Future[None] | None = None
         self._retirement: asyncio.Task[None] | None = None
+
+    def _make_slot(self, placement: Placement, instance: Instance | RequestInstance) -> Slot:
+        if isinstance(instance, RequestInstance):
+            instance.start(self)
+            return RequestSlot(placement, instance)
+        if isinstance(instance, SupervisedInstance):
+            instance.watch(self.change)
+        return TensorSlot(placement, instance, self._runs.run, self._finish, self._completions)
 
     def _count_warmup(self, execution: Execution) -> None:
         requests, execution.requests = execution.requests, []
@@ -104,8 +125,7 @@ class Model:
         """Return the state of queue and instances for people and metrics."""
         return {
             "queue": self._scheduler.statistics(),
-            "instances": len(self._slots),
-            "instances_free": len(self._free),
+            **self._pool.statistics(),
             "inline": self._inline.inline and self._may_run_inline,
         }
 
@@ -114,14 +134,15 @@ class Model:
 
         Raises:
             InvalidArgument: the request does not fit the model.
-            Unavailable: the model is retiring, or its queue is full (`QueueFull`).
+            Unavailable: the model is retiring, its processes die time and again, its queue is full (`QueueFull`), or the
+                request is a call that would wait for its own caller.
         """
-        if self._drained is not None:
-            raise Unavailable(
-                f"{request.id_prefix}Server is stopping, scheduler for model has stopped accepting new inference requests"
-            )
+        if self._refusal is not None:
+            raise Unavailable(request.id_prefix + self._refusal)
         now_ns = _now_ns()
         self.validator.check(request)
+        if request.parent is not None:
+            self._note_call(request, request.parent)
         request.owner = self
         request.start_ns = request.start_ns or now_ns
         request.queue_ns = now_ns
@@ -130,22 +151,37 @@ class Model:
         try:
             self._enqueue(request, now_ns)
         except BiremeError as error:
+            request.owner = None
             statistics.fail(error.reason, _now_ns() - request.start_ns, was_pending=True)
+            if request.parent is not None:
+                _forget_call(request, request.parent)
             raise
         self._num_in_flight += 1
         if self._order is not None:
             self._order.admit(request)
         if not self._dispatch_at_once:
             self._dispatch_soon()
-        elif self._free and not self._is_dispatching:
+        elif self._pool.free and not self._is_dispatching:
             self._dispatch()
+
+    def _note_call(self, request: InferenceRequest, caller: Execution) -> None:
+        """Remember that the code of ``caller`` waits for ``request``, unless it would wait for ever."""
+        if not self._pool.free and caller.holder is not None and would_wait_forever(self, caller):
+            raise Unavailable(
+                f"{request.id_prefix}a call to model '{self.name}' would never be answered: all of its instances "
+                f"({len(self._pool.slots)}) wait for the model that calls; more instances (instance_group count) or an "
+                "'async def execute' let it go on"
+            )
+        if caller.calls is None:
+            caller.calls = set()
+        caller.calls.add(request)
 
     def _enqueue(self, request: InferenceRequest, now_ns: int) -> None:
         try:
             self._scheduler.enqueue(request, now_ns)
         except QueueFull:
             # Requests that only wait for the end of this loop iteration, while an instance is free, are not a queue.
-            if not (self._dispatch_is_due and self._free) or self._is_dispatching:
+            if not (self._dispatch_is_due and self._pool.free) or self._is_dispatching:
                 raise
             self._dispatch()
             self._scheduler.enqueue(request, now_ns)
@@ -161,6 +197,10 @@ class Model:
             )
             if self._scheduler.num_waiting:
                 self._dispatch_soon()  # without it, the rest may be a batch that need not wait longer
+            return
+        self._num_given_up += 1
+        if request.instance is not None:
+            request.instance.cancel(request)
 
     async def drain_and_close(self) -> None:
         """Accept nothing more, let the accepted requests finish, then close the instances and the model file.
@@ -168,6 +208,7 @@ class Model:
         May be called again, and the caller may be cancelled: the retirement itself goes on.
         """
         if self._retirement is None:
+            self._refusal = _STOPPING
             self._drained = self._loop.create_future()
             if self._num_in_flight == 0:
                 self._drained.set_result(None)
@@ -175,23 +216,28 @@ class Model:
         await asyncio.shield(self._retirement)
 
     async def _retire(self, drained: asyncio.Future[None]) -> None:
-        await drained
+        while not (await asyncio.wait([drained], timeout=None if self._pool.is_tensor_only else _STUCK_S))[0]:
+            if self._num_given_up >= self._num_in_flight:
+                self._pool.kill()  # code that ends by itself has had its time, and nobody waits for its answers
         self._set_deadline(None)
         try:
             await self._loop.run_in_executor(None, self._close)
         finally:
             # They refer to this model's methods: without this it would live until a garbage collection finds it.
-            self._slots.clear()
-            self._free.clear()
+            self._pool.clear()
 
-    def abort(self, error: BiremeError) -> None:
-        """Answer every request that still waits with ``error``; running ones finish on their own."""
+    def abort(self, error: BiremeError, *, kill: bool = False) -> None:
+        """Answer every request that still waits with ``error``; running ones finish on their own.
+
+        With ``kill``, processes are ended with what runs in them; frameworks in this process finish all the same.
+        """
         for request in self._scheduler.drain():
             self._refuse(request, error)
+        if kill:
+            self._pool.kill()
 
     def _close(self) -> None:
-        for slot in self._slots:
-            slot.close()
+        self._pool.close()
         replace(self._prepared, instances=[]).close()
 
     # Dispatch: ask the scheduler, act on its decision, look again when it says so.
@@ -214,7 +260,7 @@ class Model:
 
     def _next_batch(self) -> Execution | None:
         """Refuse what has expired and return what runs next; None: nothing can, until an event or the deadline."""
-        decision = self._scheduler.schedule(_now_ns(), instance_free=bool(self._free))
+        decision = self._scheduler.schedule(_now_ns(), instance_free=bool(self._pool.free))
         for request, error in decision.refused:
             self._refuse(request, error)
         if decision.batch is None:
@@ -238,53 +284,23 @@ class Model:
         self._dispatch()
 
     def _execute(self, execution: Execution) -> None:
-        slot = self._free.pop()
+        slot = self._pool.take(execution)
         self.statistics.start(len(execution.requests))
         if self._may_run_inline and self._inline.inline:
-            results = self._run(slot, execution)
-            self._free.append(slot)
+            assert isinstance(slot, TensorSlot)
+            results = self._runs.run(slot, execution)
+            self._pool.leave(execution)
             self._answer(execution, results)
         else:
             slot.submit(execution)
 
-    def _finish(self, slot: InstanceSlot, execution: Execution, results: Results) -> None:
+    def _finish(self, _slot: TensorSlot, execution: Execution, results: Results) -> None:
         """Take a batch back from its slot's thread; on the loop thread."""
-        self._free.append(slot)
+        self._pool.leave(execution)
         # The instance gets its next batch before this one's answers are encoded, so that it does not wait for them.
         if self._scheduler.num_waiting and not self._is_dispatching:
             self._dispatch()
         self._answer(execution, results)
-
-    def _run(self, slot: InstanceSlot, execution: Execution) -> Results:
-        """Execute one batch; on the loop thread or on the slot's. Never raises."""
-        requests = execution.requests
-        execution.compute_start_ns = _now_ns()
-        try:
-            inputs = self._plan.gather(requests, execution.batch_size, slot.buffers)
-            execution.compute_input_end_ns = _now_ns()
-            cpu_start_ns = _cpu_ns() if self._may_run_inline else 0
-            targets = requests[0].targets
-            if targets is None or slot.execute_into is None or len(requests) > 1:
-                outputs = slot.instance.execute(inputs)
-            else:
-                outputs = slot.execute_into(inputs, targets)
-            execution.compute_output_start_ns = _now_ns()
-            if self._may_run_inline:
-                execution.cpu_ns = _cpu_ns() - cpu_start_ns
-            results: Results = self._plan.scatter(outputs, requests)
-        except Exception as error:  # noqa: BLE001 - whatever a framework raises becomes the answer
-            results = [self._failure(error)] * len(requests)
-            failed_ns = _now_ns()
-            execution.compute_input_end_ns = execution.compute_input_end_ns or failed_ns
-            execution.compute_output_start_ns = execution.compute_output_start_ns or failed_ns
-        execution.compute_end_ns = _now_ns()
-        return results
-
-    def _failure(self, error: Exception) -> BiremeError:
-        if isinstance(error, BiremeError):
-            return error
-        log.error("model '%s' version %d failed", self.name, self.version, exc_info=error)
-        return BackendFailed(f"model '{self.name}' version {self.version} failed: {str(error).strip()}")
 
     def _answer(self, execution: Execution, results: Results) -> None:
         """Answer the requests of a batch in order, and count it."""
@@ -312,6 +328,101 @@ class Model:
         if num_failed < len(requests):
             statistics.finish_execution(execution)
 
+    # What instances that take whole requests say: `bireme.backends.interface.ResponseSink`.
+
+    def finish(self, execution: Execution, error: BiremeError | None = None) -> None:
+        """Take the instance back; with ``error``, answer the requests of ``execution`` that are still open."""
+        self._pool.leave(execution)
+        requests, execution.requests = execution.requests, []
+        if server_log.verbose_enabled:
+            self._log(execution, len(requests))
+        if self._scheduler.num_waiting and not self._is_dispatching:
+            self._dispatch()
+        if error is None:
+            self.statistics.finish_execution(execution)
+            return
+        for request in requests:
+            self.respond(request, InferenceResponse(self.name, self.version, request.id, error=error))
+
+    def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        """Answer ``request``; of a model that answers once, with the one response when it says that there are no more."""
+        if request.owner is not self:  # it has had its final response
+            return
+        if response.error is not None and request.failure is None:
+            request.failure = response.error
+        if not self.is_decoupled:
+            if not response.final:
+                request.held = response
+                return
+            response = self._only_response(request, response)
+        if not response.final:
+            if request.num_responses == 0 and self.statistics.observer is not None:
+                self.statistics.observer.on_first_response(_now_ns() - request.start_ns)
+            request.num_responses += 1
+        else:
+            self._count(request)
+        self._respond(request, response)
+
+    def _only_response(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:
+        if not response.flag_only:
+            return response
+        held, request.held = request.held, None
+        if held is None:
+            request.failure = BackendFailed("expected a single response, got 0")
+            return InferenceResponse(self.name, self.version, request.id, error=request.failure)
+        held.final = True
+        return held
+
+    def _count(self, request: InferenceRequest) -> None:
+        """Count a request that has its final response now, maybe before its execution has ended."""
+        now_ns = _now_ns()
+        if request.failure is not None:
+            self.statistics.fail(request.failure.reason, now_ns - request.start_ns, was_pending=False)
+            return
+        execution = request.execution
+        assert execution is not None
+        if not execution.compute_end_ns:
+            execution.compute_input_end_ns = execution.compute_input_end_ns or execution.compute_start_ns
+            execution.compute_output_start_ns = execution.compute_end_ns = now_ns
+            self.statistics.succeed(request, now_ns)
+            execution.compute_end_ns = 0
+        else:
+            self.statistics.succeed(request, now_ns)
+
+    def change(self) -> None:
+        """See which instances can run something now; one whose process has died cannot until it is started again."""
+        self._pool.refresh()
+        if self._drained is not None:
+            return
+        self._refusal = None
+        # What waits is kept for a process that is being started. One that dies time and again is not waited for.
+        if self._pool.is_given_up:
+            self._refusal = (
+                f"model '{self.name}' version {self.version} is not ready: {self._pool.away_reason}"
+            )
+            self.abort(Unavailable(self._refusal))
+        elif self._scheduler.num_waiting:
+            self._dispatch_soon()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether an instance can run something now or is running something."""
+        return self._pool.is_up
+
+    async def check_ready(self) -> bool:
+        """Whether the model can run now, and says so itself if it has an ``is_ready``."""
+        return self._refusal is None and self._pool.is_up and await self._pool.check_ready()
+
+    @property
+    def can_start(self) -> bool:
+        """As `InstancePool.can_start`."""
+        return self._pool.can_start
+
+    @property
+    def executions(self) -> list[Execution]:
+        """As `InstancePool.executions`."""
+        return self._pool.executions
+
     def _log(self, execution: Execution, num_requests: int) -> None:
         log.log(
             server_log.verbose_level(2),
@@ -337,8 +448,8 @@ class Model:
             self._send(ready, its_response)
 
     def _send(self, request: InferenceRequest, response: InferenceResponse) -> None:
-        request.owner = None
-        self._num_in_flight -= 1
+        if response.final:
+            self._end(request)
         try:
             request.respond(request, response)
         except Exception:  # one caller's fault must not cost the batch's other requests their answers
@@ -348,13 +459,26 @@ class Model:
         if self._drained is not None and self._num_in_flight == 0 and not self._drained.done():
             self._drained.set_result(None)
 
+    def _end(self, request: InferenceRequest) -> None:
+        request.owner = request.instance = None
+        self._num_in_flight -= 1
+        if request.parent is not None:
+            _forget_call(request, request.parent)
+        if request.cancelled and request.execution is not None:
+            self._num_given_up -= 1
+
     def __repr__(self) -> str:
         return (
             f"Model({self.name!r} v{self.version}, in flight {self._num_in_flight}, "
-            f"instances {len(self._slots) - len(self._free)} of {len(self._slots)} busy, {self._scheduler!r})"
+            f"{len(self._pool.slots) - len(self._pool.free)} of {len(self._pool.slots)} instances busy, {self._scheduler!r})"
         )
 
 
-def _may_run_inline(instance: Instance) -> bool:
+def _forget_call(request: InferenceRequest, caller: Execution) -> None:
+    if caller.calls is not None:
+        caller.calls.discard(request)
+
+
+def _may_run_inline(instance: Instance | RequestInstance) -> bool:
     """Whether the instance says that it is native code that never blocks on anything but arithmetic."""
     return bool(getattr(instance, "may_run_inline", False))

@@ -44,6 +44,8 @@ class ServerOptions:
     model_namespacing: bool = False
     backend_config: tuple[tuple[str, str, str], ...] = ()
     """(backend, key, value); an empty backend stands for all of them."""
+    backend_directory: str = "/opt/tritonserver/backends"
+    """Holds backends that are a directory with a ``model.py``; need not exist."""
     exit_timeout_secs: float = 30
     """How long `Server.stop` waits for requests in flight."""
     allow_client_shm: bool = False

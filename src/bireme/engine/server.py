@@ -39,7 +39,9 @@ from bireme.engine.lifecycle import Lifecycle
 from bireme.engine.load_plan import LoadOverride
 from bireme.engine.model import Model
 from bireme.engine.model_control import ModelControl
-from bireme.engine.options import ServerOptions
+from bireme.engine.model_host import ModelHost
+from bireme.engine.options import ModelControlMode, ServerOptions
+from bireme.ipc.arena import Arena
 from bireme.ipc.shared_memory import SharedMemoryRegions
 from bireme.repository import Catalogue
 from bireme.telemetry import ServerMetrics
@@ -60,6 +62,10 @@ log = logging.getLogger("bireme.engine")
 
 _STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
 _NOTHING: dict[Any, Model] = {}
+_FIRST_SEGMENT = 1
+"""Number of the arena's first segment; those of worker processes begin far above."""
+_TRIM_PERIOD_S = 2.0
+"""How long unused memory of the arena is kept for reuse, at least."""
 
 
 class ServerState(StrEnum):
@@ -104,6 +110,9 @@ class Server:
         self.metrics = ServerMetrics(options.metrics)
         self.shared_memory = SharedMemoryRegions(is_allowed=options.allow_client_shm)
         """The regions that clients registered; for front ends, on the loop thread."""
+        self.arena = Arena(_FIRST_SEGMENT)
+        """Memory that can be handed to the processes of models; bodies of requests are received into it."""
+        self._trimming: asyncio.TimerHandle | None = None
         self._backends = dict(backends or {})
         self._state = ServerState.NEW
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -148,8 +157,14 @@ class Server:
         assert self._loop is not None
         start_ns = time.monotonic_ns()
         catalogue = await asyncio.to_thread(Catalogue.open, self.options.model_repository)
+        host = ModelHost(
+            self._loop,
+            arena=self.arena,
+            metrics=self.metrics,
+            allows_loads=self.options.model_control_mode == ModelControlMode.EXPLICIT,
+        )
         lifecycle = Lifecycle(
-            catalogue, self.options, backends=self._backends, metrics=self.metrics, loop=self._loop
+            catalogue, self.options, backends=self._backends, metrics=self.metrics, host=host
         )
         self._lifecycle = lifecycle
         self._control = ModelControl(lifecycle, self.options)
@@ -163,6 +178,7 @@ class Server:
         self._latest = lifecycle.table.latest
         self._versions = lifecycle.table.versions
         self._state = ServerState.READY
+        self._trim()
         self._control.start_polling()
         seconds = (time.monotonic_ns() - start_ns) / 1e9
         log.info("server '%s': models loaded in %.2f s", self.options.id, seconds)
@@ -190,11 +206,18 @@ class Server:
             self._stopping = self._loop.create_task(self._stop(timeout_s))
         return await asyncio.shield(self._stopping)
 
+    def _trim(self) -> None:
+        assert self._loop is not None
+        self.arena.trim()
+        self._trimming = self._loop.call_later(_TRIM_PERIOD_S, self._trim)
+
     async def _stop(self, timeout_s: float) -> bool:
         log.info("Waiting for in-flight requests to complete.")
         if self._control is not None:
             await self._control.stop_polling()
         is_clean = await self._close_lifecycle(timeout_s)
+        if self._trimming is not None:
+            self._trimming.cancel()
         self.shared_memory.close()
         self._state = ServerState.STOPPED
         return is_clean
@@ -342,12 +365,30 @@ class Server:
         """
         if self._state is not ServerState.READY:
             return False
-        return not self.options.strict_readiness or self._running().table.all_settled()
+        return not self.options.strict_readiness or (
+            self._running().table.all_settled() and all(model.is_up for model in self._versions.values())
+        )
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
-        """Whether a model version can run now. Raises as `model` for one that does not serve."""
-        self.model(name, version)
-        return True
+        """Whether a model version can run now, as far as the server knows. Raises as `model` for one that does not serve."""
+        return self.model(name, version).is_up
+
+    @property
+    def asks_models(self) -> bool:
+        """Whether a model that serves has to be asked if it is ready (`check_ready`, `check_model_ready`)."""
+        return any(model.has_ready_hook for model in self._versions.values())
+
+    async def check_ready(self) -> bool:
+        """As `is_ready`, and every model says so itself, if it has an ``is_ready`` of its own."""
+        if not self.is_ready:
+            return False
+        if not self.options.strict_readiness or not self.asks_models:
+            return True
+        return all(await asyncio.gather(*(model.check_ready() for model in self._latest.values())))
+
+    async def check_model_ready(self, name: str, version: int = -1) -> bool:
+        """As `is_model_ready`, and the model says so itself, if it has an ``is_ready`` of its own."""
+        return await self.model(name, version).check_ready()
 
     # Descriptions.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
-from bireme.backends.interface import Backend, ModelContext
-from bireme.backends.registry import get_backend
+from bireme.backends.interface import Backend, Host, ModelContext
+from bireme.backends.registry import find_backend_directory, get_backend
 from bireme.engine.load_plan import LoadPlan
 from bireme.engine.loading import PreparedModel, load_version
 from bireme.engine.options import ServerOptions
@@ -19,9 +20,11 @@ log = logging.getLogger("bireme.engine")
 class VersionLoader:
     """The backends of one server and the settings that loads share. Any thread may call it."""
 
-    def __init__(self, options: ServerOptions, backends: Mapping[str, Backend]) -> None:
+    def __init__(self, options: ServerOptions, backends: Mapping[str, Backend], host: Host) -> None:
         """``backends`` by name come before those that are installed."""
         self._options = options
+        self._host = host
+        self._given = frozenset(backends)
         self._backends = dict(backends)
         self._lock = threading.Lock()
 
@@ -45,6 +48,8 @@ class VersionLoader:
             version_dir=model_dir / str(version),
             config=config,
             backend_config=self._options.settings_of(config.backend),
+            backend_dir=self._directory_of(config.backend),
+            host=self._host,
         )
         auto_complete = not self._options.disable_auto_complete_config
         try:
@@ -61,5 +66,11 @@ class VersionLoader:
         """Return the server's one object for a backend, made when the first model names it."""
         with self._lock:
             if name not in self._backends:
-                self._backends[name] = get_backend(name)
+                self._backends[name] = get_backend(name, self._options.backend_directory)
             return self._backends[name]
+
+    def _directory_of(self, name: str) -> Path | None:
+        """Return where the backend is, if it is a directory with a ``model.py``."""
+        if name in self._given:
+            return None
+        return find_backend_directory(name, self._options.backend_directory)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
-from bireme.backends.interface import Instance, RequestInstance
+from bireme.backends.interface import Host, Instance, RequestInstance
 from bireme.config import ModelConfig
 from bireme.config.model_config import ModelWarmup
 from bireme.engine.batch import BatchPlan, GatherBuffers
@@ -31,11 +32,16 @@ log = get_logger(__name__)
 
 
 def run_warmup(
-    config: ModelConfig, model_dir: Path, plan: BatchPlan, instances: Sequence[Instance | RequestInstance]
+    config: ModelConfig,
+    model_dir: Path,
+    plan: BatchPlan,
+    instances: Sequence[Instance | RequestInstance],
+    host: Host | None = None,
 ) -> list[Execution]:
     """Run every sample of ``config.model_warmup`` on every instance; stop at the first that fails.
 
-    ``instances`` are the ones that will serve (passive ones are not warmed). Blocking: for a loading thread. Returns
+    ``instances`` are the ones that will serve (passive ones are not warmed). Those that take whole requests run on the loop
+    of ``host``, without one on this thread. Blocking: for a loading thread. Returns
     what was executed, for the model's statistics; a sample of ``batch_size`` b is one execution of b requests.
 
     Raises:
@@ -49,7 +55,7 @@ def run_warmup(
         try:
             items = _make_items(config, model_dir, sample)
             executions.extend(
-                _execute(config.name, plan, instance, items)
+                _execute(config.name, plan, instance, items, host)
                 for instance in instances
                 for _ in range(max(sample.count, 1))
             )
@@ -82,22 +88,28 @@ def _make_items(config: ModelConfig, model_dir: Path, sample: ModelWarmup) -> li
 
 
 def _execute(
-    model_name: str, plan: BatchPlan, instance: Instance | RequestInstance, items: list[dict[str, Tensor]]
+    model_name: str,
+    plan: BatchPlan,
+    instance: Instance | RequestInstance,
+    items: list[dict[str, Tensor]],
+    host: Host | None,
 ) -> Execution:
     """Run one execution over fresh requests, and check its results as those of real ones are checked."""
-    answers = _Answers(len(items))
     start_ns = time.monotonic_ns()
-    requests = [InferenceRequest(model_name, tensors, answers.take) for tensors in items]
+    requests = [InferenceRequest(model_name, tensors, _ignore) for tensors in items]
     execution = Execution(requests, len(requests), "single")
     for request in requests:
         request.start_ns = request.queue_ns = start_ns
         request.execution = execution
     execution.compute_start_ns = time.monotonic_ns()
     if isinstance(instance, RequestInstance):
-        execution.compute_input_end_ns = execution.compute_start_ns
-        instance.execute_requests(requests)
-        answers.wait()
-        execution.compute_output_start_ns = time.monotonic_ns()
+        sink = _Answers(len(requests))
+        begin = partial(_begin, instance, sink, execution)
+        if host is None:
+            begin()
+        else:
+            host.loop.call_soon_threadsafe(begin)
+        sink.wait()
     else:
         arrays = plan.gather(requests, len(requests), GatherBuffers())
         execution.compute_input_end_ns = time.monotonic_ns()
@@ -106,22 +118,47 @@ def _execute(
         for result in plan.scatter(outputs, requests):
             if isinstance(result, BiremeError):
                 raise result
-    execution.compute_end_ns = time.monotonic_ns()
+        execution.compute_end_ns = time.monotonic_ns()
     return execution
 
 
+def _begin(instance: RequestInstance, sink: _Answers, execution: Execution) -> None:
+    for request in execution.requests:
+        request.owner = sink
+        request.instance = instance
+    instance.start(sink)
+    instance.execute_requests(execution)
+
+
+def _ignore(_request: InferenceRequest, _response: InferenceResponse) -> None:
+    """Nobody waits for the response of a warm-up."""
+
+
 class _Answers:
-    """Waits for the final responses of requests that an instance answers itself, from whatever thread."""
+    """The sink of an instance that is warmed up: waits until it is done and its requests are answered."""
 
     def __init__(self, num_requests: int) -> None:
-        self._num_missing = num_requests
+        self._num_missing = num_requests + 1
         self._error: BiremeError | None = None
         self._change = threading.Condition()
 
-    def take(self, _request: InferenceRequest, response: InferenceResponse) -> None:
+    def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        if response.error is not None or response.final:
+            self._note(response.error, num_done=request.owner is self and response.final)
+        if response.final:
+            request.owner = None
+
+    def finish(self, execution: Execution, error: BiremeError | None = None) -> None:
+        num_open = sum(request.owner is self for request in execution.requests) if error is not None else 0
+        self._note(error, num_done=1 + num_open)
+
+    def change(self) -> None:
+        """Whatever ran has been answered with an error before."""
+
+    def _note(self, error: BiremeError | None, *, num_done: int) -> None:
         with self._change:
-            self._error = self._error or response.error
-            self._num_missing -= response.final
+            self._error = self._error or error
+            self._num_missing -= num_done
             self._change.notify()
 
     def wait(self) -> None:

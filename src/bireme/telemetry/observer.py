@@ -49,15 +49,22 @@ class RequestObserver:
         compute_input_ns: int,
         compute_infer_ns: int,
         compute_output_ns: int,
+        *,
+        is_first: bool = True,
     ) -> None:
-        """See the phases of a request that was answered well at ``end_ns``."""
-        if self.first_response is not None:
-            self.first_response.observe(request_ns)
+        """See the phases of a request that was answered well at ``end_ns``; ``is_first``: by its first response."""
+        if is_first:
+            self.on_first_response(request_ns)
         if self.summaries:
             durations_ns = (request_ns, queue_ns, compute_input_ns, compute_infer_ns, compute_output_ns)
             for phase, duration_ns in zip(SUMMARY_PHASES, durations_ns, strict=True):
                 if phase in self.summaries:
                     self.summaries[phase].observe(duration_ns // 1000, end_ns)
+
+    def on_first_response(self, request_ns: int) -> None:
+        """See a request get the first of its responses."""
+        if self.first_response is not None:
+            self.first_response.observe(request_ns)
 
     def on_failure(self, request_ns: int) -> None:
         """See a request that was answered with an error: that too is its first response."""

@@ -163,7 +163,10 @@ class ModelStatistics:
         self.compute_infer.observe(infer_ns)
         self.compute_output.observe(output_ns)
         if self.observer is not None:
-            self.observer.on_success(end_ns, request_ns, queue_ns, input_ns, infer_ns, output_ns)
+            is_first = request.num_responses == 0
+            self.observer.on_success(
+                end_ns, request_ns, queue_ns, input_ns, infer_ns, output_ns, is_first=is_first
+            )
 
     def fail(self, reason: str, duration_ns: int, *, was_pending: bool) -> None:
         """Count a request as failed for ``reason`` (of `FAILURE_REASONS`) ``duration_ns`` after its start.

@@ -63,10 +63,14 @@ class InferenceRequest:
         "cancelled",
         "context",
         "execution",
+        "failure",
+        "held",
         "id",
         "inputs",
+        "instance",
         "model_name",
         "model_version",
+        "num_responses",
         "outputs",
         "owner",
         "parameters",
@@ -136,6 +140,14 @@ class InferenceRequest:
         self.start_ns = 0
         self.queue_ns = 0
         self.execution: Execution | None = None
+        self.instance: Any = None
+        """The instance that takes whole requests and has this one; None: it waits, or its model takes tensors."""
+        self.num_responses = 0
+        """How many responses came that were not the final one."""
+        self.held: InferenceResponse | None = None
+        """The one response of a model that answers once, until it says that no more will come."""
+        self.failure: BiremeError | None = None
+        """The first error among the responses; for the statistics."""
 
     @property
     def id_prefix(self) -> str:

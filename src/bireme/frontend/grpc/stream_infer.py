@@ -313,7 +313,7 @@ class StreamInferCall(Call):
         self, item: _Item, request: InferenceRequest, response: InferenceResponse
     ) -> EncodedMessage | bytes | None:
         """Return what to send for ``response``; None: nothing."""
-        if item.is_decoupled and response.final and not response.outputs:
+        if response.flag_only:
             if not request.context.empty_final:
                 return None
             return encode_stream_final(

@@ -1,0 +1,113 @@
+"""InstancePool: which instances of a model are free, busy or away. Loop thread only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from bireme.engine.instances import RequestSlot, Slot, TensorSlot
+from bireme.types import Execution
+
+
+class InstancePool:
+    """The slots of one model version.
+
+    A slot is in ``free`` exactly while its instance can take another execution.
+    """
+
+    __slots__ = ("free", "slots")
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self.slots = list(slots)
+        self.free = list(reversed(self.slots))
+
+    def take(self, execution: Execution) -> Slot:
+        """Give ``execution`` to a free slot. There must be one."""
+        slot = self.free.pop()
+        slot.active.add(execution)
+        if len(slot.active) < slot.capacity:
+            self.free.insert(0, slot)  # behind the others, so that they share the work
+        execution.holder = slot
+        return slot
+
+    def leave(self, execution: Execution) -> None:
+        """``execution`` has ended: its slot takes another one."""
+        slot: Slot = execution.holder
+        execution.holder = None
+        was_full = len(slot.active) == slot.capacity
+        slot.active.discard(execution)
+        if was_full and slot.unavailable is None:
+            self.free.append(slot)
+
+    def refresh(self) -> None:
+        """See which instances are away now, or are back."""
+        self.free = [slot for slot in self.free if slot.can_take]
+        self.free += [slot for slot in self.slots if slot.can_take and slot not in self.free]
+
+    @property
+    def is_up(self) -> bool:
+        """Whether an instance can run something now or is running something."""
+        return any(slot.unavailable is None for slot in self.slots)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether every process died and is not even being started again at this moment."""
+        return all(slot.unavailable is not None and slot.retry_delay_s > 0 for slot in self.slots)
+
+    @property
+    def away_reason(self) -> str:
+        """Why an instance cannot run anything now; empty if all can."""
+        return next((slot.unavailable for slot in self.slots if slot.unavailable is not None), "")
+
+    @property
+    def can_start(self) -> bool:
+        """Whether an instance is free, or will be whatever calls wait: frameworks call nobody, processes are restarted."""
+        return bool(self.free) or any(
+            isinstance(slot, TensorSlot) or slot.unavailable is not None for slot in self.slots
+        )
+
+    @property
+    def executions(self) -> list[Execution]:
+        """What runs at this moment."""
+        return [execution for slot in self.slots for execution in slot.active]
+
+    @property
+    def is_tensor_only(self) -> bool:
+        """Whether all instances take tensors."""
+        return all(isinstance(slot, TensorSlot) for slot in self.slots)
+
+    @property
+    def has_ready_hook(self) -> bool:
+        """Whether an instance is asked if it is ready."""
+        return any(isinstance(slot, RequestSlot) and slot.requests.has_ready_hook for slot in self.slots)
+
+    async def check_ready(self) -> bool:
+        """Ask all instances that want to be asked."""
+        instances = [slot.requests for slot in self.slots if isinstance(slot, RequestSlot)]
+        hooks = [instance.check_ready() for instance in instances if instance.has_ready_hook]
+        return all(await asyncio.gather(*hooks))
+
+    def kill(self) -> None:
+        """End the processes with what runs in them; frameworks in this process finish all the same."""
+        for slot in self.slots:
+            if isinstance(slot, RequestSlot):
+                slot.requests.kill()
+
+    def close(self) -> None:
+        """Close all instances. Blocking: not for the loop."""
+        for slot in self.slots:
+            slot.close()
+
+    def clear(self) -> None:
+        """Let go of the slots, which refer to their model."""
+        self.slots.clear()
+        self.free.clear()
+
+    def statistics(self) -> dict[str, Any]:
+        """Return how many instances there are, are free, and are away."""
+        return {
+            "instances": len(self.slots),
+            "instances_free": len(self.free),
+            "instances_away": sum(slot.unavailable is not None for slot in self.slots),
+        }

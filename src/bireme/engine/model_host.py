@@ -1,0 +1,78 @@
+"""ModelHost: the server, as seen by the models that it runs (`bireme.backends.interface.Host`).
+
+It goes to the models directly, so that they can call each other until the last request has been answered, when clients
+are refused already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bireme.engine.load_plan import LoadOverride
+from bireme.types import BiremeError, InferenceRequest, Unavailable
+
+if TYPE_CHECKING:
+    from bireme.engine.lifecycle import Lifecycle
+    from bireme.engine.model import Model
+    from bireme.ipc.arena import Arena
+    from bireme.telemetry import ServerMetrics
+
+
+class ModelHost:
+    """See `bireme.backends.interface.Host`. Loop thread only."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, arena: Arena, metrics: ServerMetrics, allows_loads: bool
+    ) -> None:
+        """``allows_loads``: models may load and unload others (explicit control mode)."""
+        self.loop = loop
+        self.arena = arena
+        self.custom_metrics = metrics.custom
+        self._allows_loads = allows_loads
+        self.lifecycle: Lifecycle
+        """Set before the first model is loaded."""
+
+    def submit(self, request: InferenceRequest) -> None:
+        """Give ``request`` to its model."""
+        self._find(request.model_name, request.model_version).enqueue(request)
+
+    def cancel(self, request: InferenceRequest) -> None:
+        """Take ``request`` back."""
+        model: Model | None = request.owner
+        if model is not None:
+            model.cancel(request)
+
+    def is_model_decoupled(self, name: str, version: int) -> bool:
+        """Whether the model answers any number of times."""
+        return self._find(name, version).is_decoupled
+
+    async def is_model_ready(self, name: str, version: int) -> bool:
+        """Whether the model version can run now."""
+        try:
+            model = self._find(name, version)
+        except BiremeError:
+            return False
+        return await model.check_ready()
+
+    async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> None:
+        """Load or reload a model."""
+        self._require_loads()
+        await self.lifecycle.load(name, LoadOverride(config, dict(files or {})))
+
+    async def unload_model(self, name: str, *, unload_dependents: bool) -> None:  # noqa: ARG002
+        """Unload a model. ``unload_dependents`` has no effect as long as no model depends on others."""
+        self._require_loads()
+        await self.lifecycle.unload(name)
+
+    def _require_loads(self) -> None:
+        if not self._allows_loads:
+            raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
+
+    def _find(self, name: str, version: int) -> Model:
+        table = self.lifecycle.table
+        model = table.latest.get(name) if version == -1 else table.versions.get((name, version))
+        if model is None:
+            raise table.refusal(name, version)
+        return model

@@ -1,0 +1,58 @@
+"""TensorRuns: executes batches on instances that take tensors: gather, run, scatter, each with its time."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from bireme.engine.batch import BatchPlan
+from bireme.engine.instances import Results, TensorSlot
+from bireme.types import BackendFailed, BiremeError, Execution
+
+log = logging.getLogger("bireme.engine")
+
+_now_ns = time.monotonic_ns
+_cpu_ns = time.thread_time_ns
+
+
+class TensorRuns:
+    """Runs the batches of one model version; several threads may, each on a slot of its own."""
+
+    __slots__ = ("_label", "_measures_cpu", "_plan")
+
+    def __init__(self, label: str, plan: BatchPlan, *, measures_cpu: bool) -> None:
+        """``label`` names the model in errors; with ``measures_cpu`` executions tell the CPU time of their run."""
+        self._label = label
+        self._plan = plan
+        self._measures_cpu = measures_cpu
+
+    def run(self, slot: TensorSlot, execution: Execution) -> Results:
+        """Execute one batch; on the loop thread or on the slot's. Never raises."""
+        requests = execution.requests
+        execution.compute_start_ns = _now_ns()
+        try:
+            inputs = self._plan.gather(requests, execution.batch_size, slot.buffers)
+            execution.compute_input_end_ns = _now_ns()
+            cpu_start_ns = _cpu_ns() if self._measures_cpu else 0
+            targets = requests[0].targets
+            if targets is None or slot.execute_into is None or len(requests) > 1:
+                outputs = slot.tensors.execute(inputs)
+            else:
+                outputs = slot.execute_into(inputs, targets)
+            execution.compute_output_start_ns = _now_ns()
+            if self._measures_cpu:
+                execution.cpu_ns = _cpu_ns() - cpu_start_ns
+            results: Results = self._plan.scatter(outputs, requests)
+        except Exception as error:  # noqa: BLE001 - whatever a framework raises becomes the answer
+            results = [self._failure(error)] * len(requests)
+            failed_ns = _now_ns()
+            execution.compute_input_end_ns = execution.compute_input_end_ns or failed_ns
+            execution.compute_output_start_ns = execution.compute_output_start_ns or failed_ns
+        execution.compute_end_ns = _now_ns()
+        return results
+
+    def _failure(self, error: Exception) -> BiremeError:
+        if isinstance(error, BiremeError):
+            return error
+        log.error("%s failed", self._label, exc_info=error)
+        return BackendFailed(f"{self._label} failed: {str(error).strip()}")
