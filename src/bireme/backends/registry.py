@@ -1,4 +1,7 @@
-"""Finds a backend by name: built in, or installed by another package under the entry point group ``bireme.backends``.
+"""Finds a backend by name: built in, from another package, or a directory of its own.
+
+Other packages declare theirs under the entry point group ``bireme.backends``. A directory is
+``<backend directory>/<name>`` with a ``model.py`` in it, which the python backend runs.
 
 A backend's module is imported when the first model names it, so a server pays only for the frameworks it uses.
 """
@@ -9,6 +12,7 @@ import difflib
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -46,8 +50,11 @@ _NOT_YET: Final = (
 """Triton's other backends: known names that this version does not run."""
 
 
-def get_backend(name: str) -> Backend:
+def get_backend(name: str, backend_directory: str = "") -> Backend:
     """Make the backend called ``name``.
+
+    ``backend_directory`` holds backends that are a directory with a ``model.py``. They come last, as Triton, too, takes a
+    compiled backend before a ``model.py``; but before the names of backends that this server does not run.
 
     Raises:
         Unsupported: it is known but not supported yet, or its framework is not installed (the message says how to).
@@ -59,7 +66,9 @@ def get_backend(name: str) -> Backend:
     plugin = _plugins().get(name)
     if plugin is not None:
         return _make_plugin(name, plugin)
-    known = available_backends()
+    if find_backend_directory(name, backend_directory) is not None:
+        return _make_built_in("python", _BUILT_IN["python"])
+    known = available_backends(backend_directory)
     existing = ", ".join(f"'{other}'" for other in known)
     if name in _NOT_YET:
         raise Unsupported(f"backend '{name}' is not supported yet; this server runs {existing}")
@@ -68,9 +77,27 @@ def get_backend(name: str) -> Backend:
     raise InvalidArgument(f"unknown backend '{name}'; this server runs {existing}{suggestion}")
 
 
-def available_backends() -> list[str]:
+def find_backend_directory(name: str, backend_directory: str) -> Path | None:
+    """Return the directory of a backend that is a ``model.py``; None: it is built in, installed or unknown.
+
+    Source: Triton ``backend_model.cc`` (GetBackendRuntimeLibraryName).
+    """
+    if name in _BUILT_IN or name not in _directories(backend_directory) or name in _plugins():
+        return None
+    return Path(backend_directory).absolute() / name
+
+
+def available_backends(backend_directory: str = "") -> list[str]:
     """Return the names that `get_backend` takes, sorted; a built-in one may still miss its framework."""
-    return sorted({*_BUILT_IN, *_plugins()})
+    return sorted({*_BUILT_IN, *_plugins(), *_directories(backend_directory)})
+
+
+def _directories(backend_directory: str) -> set[str]:
+    """Return the names of the directories with a ``model.py``; none where the directory itself is missing."""
+    root = Path(backend_directory)
+    if not backend_directory or not root.is_dir():
+        return set()
+    return {path.parent.name for path in root.glob("*/model.py") if path.is_file()}
 
 
 def _plugins() -> dict[str, EntryPoint]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bireme.backends.interface import Backend, LoadedModel, ModelContext
-from bireme.backends.registry import get_backend
+from bireme.backends.registry import find_backend_directory, get_backend
 from bireme.config import (
     ModelConfig,
     Places,
@@ -176,7 +176,8 @@ class _ModelCheck:
     def _check_version(self, config: ModelConfig, version: int) -> None:
         version_dir = self._dir / str(version)
         try:
-            backend = get_backend(config.backend)
+            directory = self._options.backend_directory
+            backend = get_backend(config.backend, directory)
             ctx = ModelContext(
                 self._name,
                 version,
@@ -184,6 +185,7 @@ class _ModelCheck:
                 version_dir,
                 normalise_instance_groups(config),
                 self._options.settings_of(config.backend),
+                find_backend_directory(config.backend, directory),
             )
             if self._report.is_good:
                 load_version(ctx, backend, auto_complete=self._auto_complete).close()

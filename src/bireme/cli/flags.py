@@ -70,7 +70,6 @@ TRACING = Feature("tracing", ("trace-config", "trace-level"))
 CACHE = Feature("the response cache", ("cache-config", "response-cache-byte-size"))
 RATE_LIMITER = Feature("the rate limiter", ("rate-limit",))
 NAMESPACES = Feature("one name in several repositories")
-BACKEND_DIRECTORY = Feature("loading backends from a directory")
 REPOSITORY_AGENTS = Feature("repository agents")
 HOST_POLICIES = Feature("host policies")
 
@@ -332,6 +331,12 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             "A backend's setting; without a backend, one of all. Example: default-max-batch-size=8.",
             repeat=True,
         ),
+        Flag(
+            "backend-directory",
+            PATH,
+            "Where backends written in Python are: NAME/model.py in it serves models of backend NAME.",
+            "/opt/tritonserver/backends",
+        ),
     ),
     "Accepted without effect": (
         _without_effect("http-thread-count", integer(), _ONE_LOOP),
@@ -383,7 +388,6 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         _later("rate-limit", choice("off", "execution_count"), RATE_LIMITER, off=("off",)),
         _later("rate-limit-resource", TEXT, RATE_LIMITER, repeat=True),
         _later("model-namespacing", BOOL, NAMESPACES, off=_FALSE),
-        _later("backend-directory", PATH, BACKEND_DIRECTORY),
         _later("repoagent-directory", PATH, REPOSITORY_AGENTS),
         _later("host-policy", TEXT, HOST_POLICIES, repeat=True),
     ),

@@ -39,10 +39,18 @@ def repo() -> None:
     metavar=FLAGS["backend-config"].type.metavar,
     help="As of serve.",
 )
+@click.option(
+    "--backend-directory",
+    type=FlagType(FLAGS["backend-directory"]),
+    default=FLAGS["backend-directory"].default,
+    metavar=FLAGS["backend-directory"].type.metavar,
+    help="As of serve.",
+)
 def check(
     paths: tuple[str, ...],
     model_config_name: str | None,
     backend_config: tuple[BackendSetting, ...],
+    backend_directory: str,
     *,
     no_load: bool,
     as_json: bool,
@@ -61,6 +69,7 @@ def check(
         model_config_name=model_config_name or "",
         disable_auto_complete_config=disable_auto_complete_config,
         backend_config=backend_config,
+        backend_directory=backend_directory,
     )
     reports = []
     for report in check_repositories(options, opens_models=not no_load):

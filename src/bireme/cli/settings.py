@@ -91,6 +91,7 @@ def _server_options(values: Values) -> ServerOptions:
         model_load_thread_count=values["model-load-thread-count"],
         model_load_retry_count=values["model-load-retry-count"],
         backend_config=tuple(values["backend-config"]),
+        backend_directory=values["backend-directory"],
         exit_timeout_secs=values["exit-timeout-secs"],
         allow_client_shm=values["allow-client-shm"],
         metrics=MetricsOptions.parse(
@@ -239,6 +240,8 @@ def _notes(values: Values, given: Iterable[Flag]) -> Iterable[str]:
             yield f"--{flag.name} has no effect: {flag.no_effect}"
         elif missing := _missing_switch(values, flag):
             yield f"--{flag.name} has no effect without --{missing}"
+        elif flag is FLAGS["backend-directory"] and not Path(values["backend-directory"]).is_dir():
+            yield f"--backend-directory {values['backend-directory']}: not a directory, so it has no backends"
         elif flag is FLAGS["strict-model-config"]:
             yield "--strict-model-config is deprecated; its newer name is --disable-auto-complete-config"
             if values["disable-auto-complete-config"] and not values["strict-model-config"]:
