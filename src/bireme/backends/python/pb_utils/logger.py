@@ -1,0 +1,76 @@
+"""Logger: lines from models into the server's log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from enum import IntEnum
+from typing import Any, ClassVar, Final
+
+from bireme.backends.python import runtime
+
+VERBOSE: Final = 5
+
+
+class LogLevel(IntEnum):
+    """Levels, as numbers of `logging`."""
+
+    INFO = logging.INFO
+    WARNING = logging.WARNING
+    ERROR = logging.ERROR
+    VERBOSE = VERBOSE
+
+
+_LETTERS: Final = {LogLevel.WARNING: "W", LogLevel.ERROR: "E"}
+
+
+class Logger:
+    """Writes into the server's log, with the file and line of the caller; where no model runs, to stderr."""
+
+    INFO: ClassVar = LogLevel.INFO
+    WARNING: ClassVar = LogLevel.WARNING
+    ERROR: ClassVar = LogLevel.ERROR
+    VERBOSE: ClassVar = LogLevel.VERBOSE
+
+    @staticmethod
+    def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
+        """Write ``message`` at ``level``. Raises `TypeError` for anything that is no level."""
+        if not isinstance(level, LogLevel):
+            raise TypeError(f"Logger.log: level must be one such as Logger.INFO, found {level!r}")
+        _write(level, message)
+
+    @staticmethod
+    def log_info(message: str) -> None:
+        """Write ``message`` at level INFO."""
+        _write(LogLevel.INFO, message)
+
+    @staticmethod
+    def log_warn(message: str) -> None:
+        """Write ``message`` at level WARNING."""
+        _write(LogLevel.WARNING, message)
+
+    @staticmethod
+    def log_error(message: str) -> None:
+        """Write ``message`` at level ERROR."""
+        _write(LogLevel.ERROR, message)
+
+    @staticmethod
+    def log_verbose(message: str) -> None:
+        """Write ``message`` if the server's log is verbose."""
+        _write(LogLevel.VERBOSE, message)
+
+
+def _write(level: LogLevel, message: Any) -> None:
+    caller = sys._getframe(2)  # noqa: SLF001 (the one way to the caller's line that costs next to nothing)
+    file, line = caller.f_code.co_filename, caller.f_lineno
+    try:
+        current = runtime.current()
+    except RuntimeError:
+        now = time.time()
+        stamp = f"{time.strftime('%m%d %H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1e6):06d}"
+        place = f"{os.path.basename(file)}:{line}"  # noqa: PTH119 (a name in a text, no file to open)
+        sys.stderr.write(f"{_LETTERS.get(level, 'I')}{stamp} {os.getpid()} {place}]  {message}\n")
+        return
+    current.log(int(level), str(message), file, line)
