@@ -128,8 +128,9 @@ class MetricFamily:
     HISTOGRAM: ClassVar = MetricKind.HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
-        if not isinstance(name, str) or not isinstance(description, str):
-            raise TypeError("MetricFamily: name and description must be str")
+        for text in (name, description):
+            if not isinstance(text, str):
+                raise TypeError(f"MetricFamily: name and description must be str, found {text!r}")
         if not isinstance(kind, MetricKind):
             raise TypeError(f"MetricFamily: kind must be one such as MetricFamily.COUNTER, found {kind!r}")
         self._kind = kind
@@ -156,10 +157,10 @@ class MetricFamily:
             raise TritonModelException("Failed to create metric. Buckets must be a list.")
         elif self._kind is not MetricKind.HISTOGRAM:
             raise TritonModelException("Failed to create metric. Unexpected buckets found.")
-        for key, value in (labels or {}).items():
-            if not isinstance(key, str) or not isinstance(value, str):
+        for text in itertools.chain.from_iterable((labels or {}).items()):
+            if not isinstance(text, str):
                 raise TritonModelException(
-                    f"Failed to create metric. Labels must be str to str, found {key!r}: {value!r}."
+                    f"Failed to create metric. Labels must be str to str, found {text!r}."
                 )
         arguments = {
             "family": self._handle.number,

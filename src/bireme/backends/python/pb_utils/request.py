@@ -1,5 +1,7 @@
 """InferenceRequest: what a model is asked, and what it asks of other models (BLS)."""
 
+# ruff: noqa: SLF001 - `incoming` is a second constructor, and the tensors' insides are what is handed on
+
 from __future__ import annotations
 
 import asyncio
@@ -22,6 +24,7 @@ from bireme.backends.python.pb_utils.request_arguments import (
     REQUIRED,
     InferenceTrace,
     PreferredMemory,
+    check_extras,
     convert_arguments,
     unique_names,
     wrong_inputs,
@@ -108,7 +111,7 @@ class InferenceRequest:
                 timeout,
             )
         try:
-            tensors = {tensor._tensor.name: tensor._tensor for tensor in inputs}  # noqa: SLF001 (ours)
+            tensors = {tensor._tensor.name: tensor._tensor for tensor in inputs}
         except AttributeError:
             raise wrong_inputs(inputs, request_id, model_name) from None
         if len(tensors) != len(inputs):
@@ -126,8 +129,9 @@ class InferenceRequest:
             sequence_start=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
             sequence_end=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
         )
+        check_extras(preferred_memory, trace)
         if trace is not None:
-            request.trace_context = trace._context  # noqa: SLF001 (ours)
+            request.trace_context = trace._context
         self._request = request
         self._inputs = list(inputs)
         self._flags = flags
@@ -284,7 +288,7 @@ class InferenceRequest:
             return request
         copy = _make_request(
             request.model_name,
-            {tensor._tensor.name: tensor._tensor for tensor in self.inputs()},  # noqa: SLF001 (ours)
+            {tensor._tensor.name: tensor._tensor for tensor in self.inputs()},
             _no_respond,
             model_version=request.model_version,
             id=request.id,

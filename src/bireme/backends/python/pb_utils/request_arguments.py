@@ -83,6 +83,14 @@ def convert_arguments(
     )
 
 
+def check_extras(preferred_memory: Any, trace: Any) -> None:
+    """Raise `TypeError` unless both are None or what they should be."""
+    if preferred_memory is not None and not isinstance(preferred_memory, PreferredMemory):
+        raise _wrong_type("preferred_memory", "a PreferredMemory", preferred_memory)
+    if trace is not None and not isinstance(trace, InferenceTrace):
+        raise _wrong_type("trace", "an InferenceTrace", trace)
+
+
 def unique_names(names: list[str], request_id: str, model_name: str) -> list[str]:
     """Return the names of wanted outputs, each once.
 

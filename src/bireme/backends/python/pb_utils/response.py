@@ -1,5 +1,7 @@
 """InferenceResponse: the answer to a request, or what another model answered."""
 
+# ruff: noqa: SLF001 - `from_response` is a second constructor, and the tensors' insides are what is handed on
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -64,7 +66,7 @@ class InferenceResponse:
                 error=make_error(error.code().name, error.message()),
                 final=final,
             )
-        outputs = [tensor._tensor for tensor in self._output_tensors]  # noqa: SLF001 (ours)
+        outputs = [tensor._tensor for tensor in self._output_tensors]
         wanted = request.outputs
         if wanted is not None:
             outputs = [output for output in outputs if output.name in wanted]
