@@ -108,7 +108,7 @@ class AsyncRunner:
         batch = self._batches.open(message)
         returned: Any = None
         try:
-            returned = self._model.execute(batch.requests)
+            returned = self._model.execute(batch.requests())
             if iscoroutine(returned):
                 returned = await returned
             batch.finish(returned)

@@ -9,7 +9,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from bireme.backends.python.model_file import format_error
-from bireme.backends.python.pb_utils import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, InferenceResponse
+from bireme.backends.python.pb_utils.datatypes import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+from bireme.backends.python.pb_utils.response import InferenceResponse
 
 
 class BadReturn(Exception):
@@ -65,7 +66,7 @@ def check_open(request: Any, open_requests: Collection[Any]) -> None:
 
 def is_rescheduled(request: Any) -> bool:
     """Whether the model wants ``request`` again in a later batch."""
-    return bool(request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)  # noqa: SLF001 (of our own class)
+    return bool(request.release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
 
 
 def failure_text(error: BaseException, instance_name: str) -> str:

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from bireme.backends.python.batch import check_open, check_returned, failure_text, is_rescheduled
 from bireme.backends.python.conversions import from_response, to_request
-from bireme.backends.python.pb_utils import InferenceRequest
+from bireme.backends.python.pb_utils.request import InferenceRequest, Served
 from bireme.backends.python.process_runtime import ABANDONED, RETURNED, RUNNING, ProcessRuntime
 from bireme.ipc.messages import ErrorData, Execute, Executed, Orphaned, ResponseData
 
 _now_ns: Final = time.monotonic_ns
+_incoming: Final = InferenceRequest.incoming
 
 
 class Batches:
@@ -25,14 +26,16 @@ class Batches:
         instance_name: str,
         model_version: int,
         is_decoupled: bool,
-        all_outputs: Sequence[str] | None,
+        output_names: Sequence[str],
     ) -> None:
-        """``all_outputs`` are the outputs of the model's config; None: it names none."""
+        """``output_names`` are those of the model's config."""
         self.runtime = runtime
         self.instance_name = instance_name
         self.model_version = model_version
         self.is_decoupled = is_decoupled
-        self.all_outputs = all_outputs
+        self.served = Served(runtime, output_names, is_decoupled)
+        # What a request without names asks for. Source: Triton prunes what is not in the config.
+        self.all_outputs = output_names or None
 
     def open(self, message: Execute) -> Batch:
         """Return the batch that the server asks for; its requests are open from now on."""
@@ -42,7 +45,7 @@ class Batches:
 class Batch:
     """One run of ``execute``: `finish` or `fail` it, then `answer`."""
 
-    __slots__ = ("_batches", "_end_ns", "_error", "_message", "_responses", "_start_ns", "requests")
+    __slots__ = ("_batches", "_end_ns", "_error", "_message", "_requests", "_responses", "_start_ns")
 
     def __init__(self, batches: Batches, message: Execute) -> None:
         self._batches = batches
@@ -50,36 +53,35 @@ class Batch:
         self._responses: list[ResponseData | None] = []
         self._error: ErrorData | None = None
         self._end_ns = 0
+        self._requests: list[InferenceRequest] = []
         runtime = batches.runtime
-        adopt = runtime.ledger.adopt
-        wrap = InferenceRequest._wrap  # noqa: SLF001 (our own class)
+        adopt, served = runtime.ledger.adopt, batches.served
         name, version, all_outputs = runtime.model_name, batches.model_version, batches.all_outputs
-        self.requests: list[Any] = []
-        """The model's: `pb_utils.InferenceRequest`."""
         for data in message.requests:
             runtime.open_request(data.number, is_cancelled=data.is_cancelled)
-            self.requests.append(wrap(to_request(data, adopt, name, version, all_outputs)))
+            self._requests.append(_incoming(to_request(data, adopt, name, version, all_outputs), served))
         self._start_ns = _now_ns()
+
+    def requests(self) -> list[InferenceRequest]:
+        """Return the requests as the model sees them, in a list that is its own."""
+        return self._requests[:]
 
     def finish(self, returned: Any) -> None:
         """Take what ``execute`` returned. Raises what makes it wrong: then the batch is to `fail`."""
         self._end_ns = _now_ns()
         batches = self._batches
-        requests = self.requests
+        requests = self._requests
         responses = check_returned(
-            returned,
-            requests,
-            instance_name=batches.instance_name,
-            is_decoupled=batches.is_decoupled,
+            returned, requests, instance_name=batches.instance_name, is_decoupled=batches.is_decoupled
         )
         runtime = batches.runtime
         export = runtime.ledger.export
         results: list[ResponseData | None] = []
-        for response, pb_request in zip(responses, requests, strict=True):
+        for response, seen in zip(responses, requests, strict=True):
             if response is None:
                 results.append(None)
                 continue
-            request = pb_request._request  # noqa: SLF001 (our own class)
+            request = seen._request  # noqa: SLF001 (our own class)
             check_open(request.context, runtime.open)
             results.append(from_response(response.to_response(request, final=True), export))
         self._responses = results
@@ -87,21 +89,15 @@ class Batch:
     def fail(self, error: BaseException) -> None:
         """All requests that are still open fail with ``error``."""
         self._end_ns = self._end_ns or _now_ns()
+        self._responses = []
         self._error = ErrorData("INTERNAL", failure_text(error, self._batches.instance_name))
 
     def answer(self) -> None:
         """Tell the server. What the requests lent and nobody holds any more goes back with it."""
-        runtime = self._batches.runtime
         message = self._message
-        if self._error is not None:
-            rescheduled: list[int] = []
-            for data in message.requests:
-                runtime.close(data.number)
-            orphans: list[int] = []
-        else:
-            rescheduled, orphans = self._settle()
-        self.requests.clear()
-        exchange = runtime.exchange
+        left_open, rescheduled = self._settle()
+        self._requests.clear()
+        exchange = self._batches.runtime.exchange
         exchange.send(
             Executed(
                 message.number,
@@ -113,27 +109,37 @@ class Batch:
                 rescheduled,
             )
         )
-        for number in orphans:
-            exchange.send(Orphaned(number))
+        if left_open:
+            self._leave(left_open)
 
     def _settle(self) -> tuple[list[int], list[int]]:
-        """Close what is answered; return the numbers of those the model wants again, and of those it cannot answer."""
+        """Close what is answered; return the numbers of requests that stay open, and of those that are to run again."""
         runtime = self._batches.runtime
-        open_requests = runtime.open
+        left_open: list[int] = []
         rescheduled: list[int] = []
-        orphans: list[int] = []
-        for data, response, request in zip(
-            self._message.requests, self._responses, self.requests, strict=True
-        ):
-            number = data.number
-            if response is not None:
-                runtime.close(number)
-            elif is_rescheduled(request):
+        responses = self._responses or [None] * len(self._requests)
+        for response, request in zip(responses, self._requests, strict=True):
+            number = request._request.context  # noqa: SLF001 (our own class)
+            sender = request.sender
+            if response is None and self._error is None:
+                if not is_rescheduled(request):
+                    left_open.append(number)
+                    # When this was the last of it, the sender's end tells that nobody will answer.
+                    request.get_response_sender()
+                    continue
                 rescheduled.append(number)
+            if sender is not None:
+                sender.close()
+            runtime.close(number)
+        return left_open, rescheduled
+
+    def _leave(self, numbers: list[int]) -> None:
+        """The batch is over, and these requests are open: their senders are to answer."""
+        runtime = self._batches.runtime
+        for number in numbers:
+            state = runtime.open.get(number)
+            if state == RUNNING:
+                runtime.open[number] = RETURNED
+            elif state == ABANDONED:
                 runtime.close(number)
-            elif open_requests.get(number) == ABANDONED:
-                orphans.append(number)
-                runtime.close(number)
-            elif open_requests.get(number) == RUNNING:
-                open_requests[number] = RETURNED
-        return rescheduled, orphans
+                runtime.exchange.send(Orphaned(number))

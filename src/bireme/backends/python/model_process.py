@@ -136,7 +136,7 @@ class _ModelProcess:
             instance_name=args["model_instance_name"],
             model_version=int(args["model_version"]),
             is_decoupled=self._settings["is_decoupled"] == "1",
-            all_outputs=tuple(output["name"] for output in outputs) or None,
+            output_names=[output["name"] for output in outputs],
         )
 
     def _finalize(self, model: Any) -> None:

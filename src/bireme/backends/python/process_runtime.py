@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final, Protocol
 
 from bireme.backends.python.conversions import from_request, from_response, to_response
@@ -75,6 +76,7 @@ class ProcessRuntime:
         self.open: dict[int, int] = {}
         """The model's requests that have no final response yet: `RUNNING`, `ABANDONED` or `RETURNED` by number."""
         self._cancelled: set[int] = set()
+        self._last_opened = 0
         self._calls = itertools.count(1)
         self._main_thread = threading.get_ident()
         exchange.on_cancel = self._note_cancel
@@ -86,24 +88,28 @@ class ProcessRuntime:
         """See `Runtime.infer`."""
         return self._infer(request, self._find_execution())
 
-    async def infer_async(self, request: InferenceRequest) -> InferenceResponse:
-        """See `Runtime.infer_async`. A future of the model's own loop; on another one, a thread waits."""
+    def infer_async(self, request: InferenceRequest) -> asyncio.Future[InferenceResponse]:
+        """See `Runtime.infer_async`. On the model's own loop no thread is needed; on another one, a thread waits."""
         self._check_can_infer()
         loop = asyncio.get_running_loop()
+        execution = self._find_execution()
         if loop is not self.loop:
-            return await loop.run_in_executor(None, self._infer, request, self._find_execution())
-        exchange = self.exchange
+            return loop.run_in_executor(None, self._infer, request, execution)
         call = next(self._calls)
-        receiver = FutureReceiver(loop)
-        exchange.expect(call, receiver)
+        receiver = FutureReceiver(loop, partial(self._to_response, request))
+        self.exchange.expect(call, receiver)
+        receiver.future.add_done_callback(partial(self._end_call, call))
         try:
-            self._send_infer(request, call, self._find_execution(), is_decoupled=False)
-            return self._to_response(request, await receiver.future)
-        except asyncio.CancelledError:
-            exchange.send(CancelCall(call))
+            self._send_infer(request, call, execution, is_decoupled=False)
+        except BaseException:
+            receiver.future.cancel()
             raise
-        finally:
-            exchange.forget(call)
+        return receiver.future
+
+    def _end_call(self, call: int, future: asyncio.Future[InferenceResponse]) -> None:
+        self.exchange.forget(call)
+        if future.cancelled():
+            self.exchange.send(CancelCall(call))
 
     def stream(self, request: InferenceRequest) -> ReplyStream:
         """See `Runtime.stream`."""
@@ -182,8 +188,9 @@ class ProcessRuntime:
         return request.cancelled
 
     def open_request(self, number: int, *, is_cancelled: bool) -> None:
-        """The model gets request ``number``."""
+        """The model gets request ``number``, higher than all before."""
         self.open[number] = RUNNING
+        self._last_opened = number
         if is_cancelled:
             self._cancelled.add(number)
 
@@ -194,7 +201,8 @@ class ProcessRuntime:
             self._cancelled.discard(number)
 
     def _note_cancel(self, number: int) -> None:
-        if number in self.open:
+        # Numbers rise: a higher one is of a batch that waits here, or on its way to the loop.
+        if number in self.open or number > self._last_opened:
             self._cancelled.add(number)
 
     # The server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,12 +21,14 @@ _MANY_LEASES: Final = 8
 
 
 class FutureReceiver:
-    """A future of the running loop, for one message."""
+    """A future of a model's own loop, for one message."""
 
-    __slots__ = ("_loop", "_thread", "future")
+    __slots__ = ("_convert", "_loop", "_thread", "future")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, convert: Callable[[Any], Any]) -> None:
+        """``convert`` makes the future's result of the message."""
         self._loop = loop
+        self._convert = convert
         self._thread = threading.get_ident()
         self.future: asyncio.Future[Any] = loop.create_future()
 
@@ -38,8 +41,14 @@ class FutureReceiver:
             self._loop.call_soon_threadsafe(self._resolve, message)
 
     def _resolve(self, message: Any) -> None:
-        if not self.future.done():
-            self.future.set_result(message)
+        future = self.future
+        try:
+            result = self._convert(message)  # also where nobody waits any more: what it lends goes back
+            if not future.done():
+                future.set_result(result)
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            if not future.done():
+                future.set_exception(error)
 
 
 class ReplyStream(Waiter):
@@ -73,7 +82,7 @@ class ReplyStream(Waiter):
         loop = asyncio.get_running_loop()
         if loop is self._runtime.loop:
             while not self.messages and not self._is_over:
-                self._receiver = receiver = FutureReceiver(loop)
+                self._receiver = receiver = FutureReceiver(loop, _no_result)
                 if self.messages:  # came in between, by another thread
                     break
                 await receiver.future
@@ -116,3 +125,7 @@ class ReplyStream(Waiter):
         else:
             exchange.flush(_MANY_LEASES)
         return response
+
+
+def _no_result(_: Any) -> None:
+    """A mere sign that something came."""

@@ -52,7 +52,7 @@ class Runner:
         self._runtime.execution = message.number
         batch = self._batches.open(message)
         try:
-            returned = self._model.execute(batch.requests)
+            returned = self._model.execute(batch.requests())
             if returned.__class__ is not list and iscoroutine(returned):
                 returned = asyncio.run(returned)
             batch.finish(returned)
