@@ -11,7 +11,7 @@ import pytest
 from bireme.engine.server import ServerState
 from bireme.telemetry import log
 from bireme.types import InvalidArgument, Unavailable
-from http_fakes import FakeServer, Scene, request
+from http_fakes import FakeServer, Scene, request, until
 
 
 @pytest.fixture
@@ -77,6 +77,46 @@ def test_descriptions_are_json(scene, path, expected):
 
     assert (reply.status, json.loads(reply.body)) == (200, expected)
     assert reply.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v2/health/ready", b""), ("/v2/models/m/ready", b'{"error":"Model version not ready"}')],
+)
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_models_that_have_a_say_are_asked(path, body, is_ready):
+    async def scenario():
+        scene = Scene()
+        scene.server.asks_models = True
+        scene.server.hook = asyncio.get_running_loop().create_future()
+        scene.client.send(request(path) + request("/v2/health/live"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not scene.client.replies
+        scene.server.hook.set_result(is_ready)
+        await until(lambda: scene.client.replies)
+        reply, live = scene.client.replies
+        assert (reply.status, reply.body) == ((200, b"") if is_ready else (400, body))
+        assert live.status == 200
+        assert (await scene.ask_later(request("/v2/models/x/ready"))).status == 404
+        await scene.api.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_probe_that_leaves_does_not_wait_for_the_models_answer():
+    async def scenario():
+        scene = Scene()
+        scene.server.asks_models = True
+        scene.server.hook = asyncio.get_running_loop().create_future()
+        scene.client.send(request("/v2/models/m/ready"))
+        await asyncio.sleep(0)
+        scene.client.leave()
+        await asyncio.sleep(0)
+        assert scene.server.hook.cancelled()
+        await scene.api.stop()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("suffix", ["", "/config", "/ready"])

@@ -11,7 +11,7 @@ from bireme.frontend.grpc.health import NOT_SERVING, SERVING, HealthWatch
 from bireme.types import Unavailable
 from bireme.wire.grpc import message_class
 from bireme.wire.grpc.status import Status
-from grpc_handlers import FakeApi, ask, open_stream
+from grpc_handlers import FakeApi, ask, ask_later, open_stream
 from http_fakes import FakeServer
 from model_dirs import until
 
@@ -36,6 +36,16 @@ def test_check_answers_for_the_whole_server_whatever_the_name(server, service):
     assert ask(server, CHECK, service=service).status == SERVING
     server.is_ready = False
     assert ask(server, CHECK, service=service).status == NOT_SERVING
+
+
+def test_check_asks_models_that_have_a_say(server):
+    async def scenario():
+        server.asks_models = True
+        server.hook = asyncio.get_running_loop().create_future()
+        server.hook.set_result(False)
+        assert (await ask_later(server, CHECK)).status == NOT_SERVING
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("state", [ServerState.EXITING, ServerState.STOPPED])

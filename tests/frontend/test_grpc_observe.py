@@ -14,7 +14,7 @@ from bireme.engine import ServerState
 from bireme.frontend.grpc.methods import CATEGORIES, MAX_CALL_SIZE, STREAM_METHODS, UNARY_METHODS
 from bireme.types import InvalidArgument, NotFound, Unavailable
 from bireme.wire.grpc import SERVICES, pool
-from grpc_handlers import ask, declaration
+from grpc_handlers import ask, ask_later, declaration
 from http_fakes import FakeServer
 from model_dirs import LoadingBackend, add_fake_model
 
@@ -103,6 +103,25 @@ def test_model_ready_tells_an_unhealthy_version_from_one_that_does_not_serve(ser
     assert not ask(server, "ModelReady", name="m").ready
     with pytest.raises(NotFound, match="unknown model: 'x' is not found"):
         ask(server, "ModelReady", name="x")
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_models_that_have_a_say_are_asked(server, is_ready):
+    async def scenario():
+        server.asks_models = True
+        server.hook = asyncio.get_running_loop().create_future()
+        asked = [
+            asyncio.create_task(ask_later(server, "ServerReady")),
+            asyncio.create_task(ask_later(server, "ModelReady", name="m")),
+        ]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in asked)
+        server.hook.set_result(is_ready)
+        assert [reply.ready for reply in await asyncio.gather(*asked)] == [is_ready, is_ready]
+        with pytest.raises(NotFound):
+            await ask_later(server, "ModelReady", name="x")
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"])

@@ -122,7 +122,7 @@ class _Members:
         """Take one member."""
         spec = self._inputs.get(key)
         if spec is None:
-            self.parameters[key] = forwarded_parameter(key, value)
+            self._take_parameter(key, value)
             return
         request = self._request
         if key in request.inputs:
@@ -134,6 +134,15 @@ class _Members:
         tensor = decode_json_data(key, spec.datatype, shape, elements, self._limits)
         self._count(tensor)
         request.inputs[key] = tensor
+
+    def _take_parameter(self, key: str, value: Any) -> None:
+        try:
+            self.parameters[key] = forwarded_parameter(key, value)
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                f"{error.message}; model '{self._request.model_name}' has no input of that name, it has "
+                f"[{','.join(map(repr, self._inputs))}]"
+            ) from None
 
     def _count(self, tensor: Tensor) -> None:
         """Refuse inputs that are too large together: short text can stand for eight bytes an element."""
