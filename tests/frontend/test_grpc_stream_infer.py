@@ -229,7 +229,7 @@ async def test_an_empty_end_is_told_to_those_who_asked(wants):
     (request,) = stream.server.held
 
     stream.respond(0, final=False)
-    request.respond(request, InferenceResponse("d", 1, "1"))
+    request.respond(request, InferenceResponse("d", 1, "1", flag_only=True))
 
     assert stream.ids == (["1", "1"] if wants else ["1"])
     if wants:
