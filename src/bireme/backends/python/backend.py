@@ -26,12 +26,13 @@ import orjson
 from bireme.backends.interface import Host, LoadedModel, ModelContext, Placement
 from bireme.backends.python.arguments import make_arguments
 from bireme.backends.python.instance import ProcessInstance
-from bireme.backends.python.supervised import Launch
-from bireme.config import ModelConfig
-from bireme.types import InvalidArgument, NotFound, Unsupported
+from bireme.backends.python.supervised import Completion, Launch
+from bireme.config import ModelConfig, parse_json
+from bireme.types import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from bireme.backends.python.environment import Environment
+    from bireme.backends.python.lone_host import LoneHost
 
 ENTRY: Final = "bireme.backends.python.model_process:main"
 """What a worker process runs."""
@@ -76,7 +77,7 @@ class PythonBackend:
 
 
 class PythonModel:
-    """One version of a model whose instances are processes. It holds nothing itself."""
+    """One version of a model whose instances are processes."""
 
     def __init__(
         self, ctx: ModelContext, model_file: Path, settings: ModelSettings, environment: Environment
@@ -86,6 +87,11 @@ class PythonModel:
         self._settings = settings
         self._environment = environment
         self._config = ctx.config
+        self._lone_host: LoneHost | None = None
+        if ctx.host is not None:
+            self._host = ctx.host
+        else:
+            self._host = self._lone_host = _make_lone_host()
 
     def complete_config(self, config: ModelConfig) -> ModelConfig:
         """Ask the model's ``auto_complete_config``, if it has one, in a process of its own.
@@ -96,7 +102,12 @@ class PythonModel:
         self._config = config
         if not _may_complete(self._model_file.read_bytes()):
             return config
-        return config
+        completion = Completion(self._host.loop, self._launch("complete", Placement(f"{config.name}_0_0")))
+        completion.open()
+        text = completion.facts.get("config")
+        if not text:
+            return config
+        return parse_json(text, f"what auto_complete_config of '{self._model_file}' returned")
 
     def check_config(self, config: ModelConfig) -> None:
         """Take the final config; a model file says nothing that it could be compared with."""
@@ -108,43 +119,40 @@ class PythonModel:
         Raises:
             BiremeError: the model's ``initialize`` failed: its exception's text; or the process did not come up.
         """
-        host = self._ctx.host
-        if host is None:
-            raise Unsupported(f"model '{self._ctx.name}': a Python model runs only in a server")
         check_name(placement.name)
         instance = ProcessInstance(
-            self._ctx, host, self._launch(host, placement), max_concurrent=self._settings.max_concurrent
+            self._ctx,
+            self._host,
+            self._launch("serve", placement),
+            max_concurrent=self._settings.max_concurrent,
         )
         instance.open()
         return instance
 
     def close(self) -> None:
         """See `LoadedModel.close`; the processes belong to the instances."""
+        if self._lone_host is not None:
+            self._lone_host.close()
 
-    def _launch(self, host: Host, placement: Placement) -> Launch:
+    def _launch(self, mode: str, placement: Placement) -> Launch:
+        """``mode`` is what `bireme.backends.python.model_process` makes of it: ``serve`` or ``complete``."""
         ctx, config = self._ctx, self._config
-        arguments = make_arguments(config, ctx.version, ctx.model_dir, placement)
         policy = config.model_transaction_policy
-        is_decoupled = policy is not None and policy.decoupled
-        return Launch(
-            f"model '{ctx.name}' version {ctx.version}",
-            placement.name,
-            partial(_spawn, host, self._environment),
-            self._start_settings("serve", arguments, is_decoupled=is_decoupled),
-        )
-
-    def _start_settings(self, mode: str, arguments: dict[str, str], *, is_decoupled: bool) -> dict[str, str]:
-        """Return the settings of a `Start` message, as `bireme.backends.python.model_process` reads them."""
-        ctx = self._ctx
-        return {
+        settings = {
             "mode": mode,
             "model_file": str(self._model_file),
             "model_dir": str(ctx.model_dir),
             "version_dir": str(ctx.version_dir),
             "backend_dir": "" if ctx.backend_dir is None else str(ctx.backend_dir),
-            "args": orjson.dumps(arguments).decode(),
-            "is_decoupled": "1" if is_decoupled else "0",
+            "args": orjson.dumps(make_arguments(config, ctx.version, ctx.model_dir, placement)).decode(),
+            "is_decoupled": "1" if policy is not None and policy.decoupled else "",
         }
+        return Launch(
+            f"model '{ctx.name}' version {ctx.version}",
+            placement.name,
+            partial(_spawn, self._host, self._environment),
+            settings,
+        )
 
 
 def read_settings(config: ModelConfig) -> ModelSettings:
@@ -205,6 +213,12 @@ def _may_complete(source: bytes) -> bool:
 
 def _misfit(config: ModelConfig, key: str, found: str, expected: str) -> InvalidArgument:
     return InvalidArgument(f"model '{config.name}': parameter {key} is '{found}'; expected {expected}")
+
+
+def _make_lone_host() -> LoneHost:
+    from bireme.backends.python.lone_host import LoneHost
+
+    return LoneHost()
 
 
 def _spawn(host: Host, environment: Environment) -> Any:

@@ -110,8 +110,9 @@ class Calls:
             return
         action = _ACTIONS.get(method)
         if action is None:
-            error = ErrorData("UNSUPPORTED", f"a model asked the server for the unknown call '{method}'")
-            self._send(Result(number, error))
+            self._answer_call(
+                number, None, ErrorData("UNSUPPORTED", f"the server knows no call of the name '{method}'")
+            )
             return
         task = self._host.loop.create_task(self._answer(number, action(self._host, arguments)))
         self._tasks.add(task)

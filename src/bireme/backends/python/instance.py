@@ -183,9 +183,14 @@ class ProcessInstance(SupervisedWorker):
         # First of all the process gets its next batch: it does not wait for this one's answers to be written.
         requests = execution.requests
         sink.finish(execution)
+        open_requests = self._open
         for request, data in zip(requests, message.responses, strict=False):
-            if data is not None and self._open.pop(number, None) is not None:
-                sink.respond(request, self._make_response(request, data))
+            if data is not None and number in open_requests:
+                response = self._make_response(request, data)
+                # Only now: whatever is open when a process talks nonsense is answered with that.
+                if response.final:
+                    del open_requests[number]
+                sink.respond(request, response)
             number += 1
         for rescheduled in message.rescheduled:
             self._fail(
@@ -200,9 +205,11 @@ class ProcessInstance(SupervisedWorker):
             self._ledger.take_back(message.released)
         number = message.request
         data = message.response
-        request = self._open.pop(number, None) if data.is_final else self._open.get(number)
-        response = self._make_response(request, data) if request is not None else None
+        request = self._open.get(number)
         if request is not None and self._sink is not None:
+            response = self._make_response(request, data)
+            if data.is_final:
+                del self._open[number]
             self._sink.respond(request, response)
         if self._flush_timer is None:
             self._flush_timer = self._loop.call_later(_FLUSH_S, self._flush)

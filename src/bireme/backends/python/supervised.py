@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bireme.backends.python.errors import make_error
 from bireme.backends.python.restart import RestartPolicy
-from bireme.ipc.messages import Finalize, FromWorker, Start, Started
+from bireme.ipc.messages import Call, ErrorData, Finalize, FromWorker, Result, Start, Started
 from bireme.types import BackendFailed, BiremeError, Unavailable
 
 if TYPE_CHECKING:
@@ -274,3 +274,36 @@ class SupervisedWorker:
             self._drop_worker()
             worker = None
         ended.set_result(worker)
+
+
+class Completion(SupervisedWorker):
+    """A process that is asked for its facts once, and is not needed any more then."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, launch: Launch) -> None:
+        super().__init__(loop, launch)
+        self.facts: dict[str, str] = {}
+        self._handlers[Call] = self._refuse_call
+
+    def _refuse_call(self, message: Call) -> None:
+        if message.call and self._worker is not None:
+            error = ErrorData(
+                "UNAVAILABLE", f"{message.method} is not possible while the config is completed"
+            )
+            self._worker.send(Result(message.call, error))
+
+    def _on_begin(self, worker: WorkerProcess) -> None:
+        """See `SupervisedWorker`."""
+
+    def _on_up(self, facts: dict[str, str]) -> None:
+        self.facts = facts
+        self._is_closed = True
+        self._drop_worker()
+
+    def _on_down(self, error: Unavailable) -> None:
+        """See `SupervisedWorker`."""
+
+    def _on_end(self) -> None:
+        """See `SupervisedWorker`."""
+
+    def _on_change(self) -> None:
+        """See `SupervisedWorker`."""
