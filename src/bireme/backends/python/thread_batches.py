@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from bireme.backends.python.batch import BadReturn, check_returned, failure_text, is_rescheduled
+from bireme.backends.python.batch import check_open, check_returned, failure_text, is_rescheduled
 from bireme.backends.python.pb_utils.request import InferenceRequest as ModelRequest, Served
 from bireme.backends.python.process_runtime import ABANDONED, RETURNED, RUNNING
 from bireme.types import BackendFailed, Execution, InferenceRequest, InferenceResponse, Tensor
@@ -64,10 +64,7 @@ class Batches:
                 if response is None:
                     outcome.append(None)
                     continue
-                if request not in self._runtime.open:
-                    raise BadReturn(
-                        "Unable to send response. Non-decoupled model cannot send more than one response."
-                    )
+                check_open(request, self._runtime.open)
                 outcome.append(self._runtime.stamp(response.to_response(request, final=True)))
         except Exception as error:  # noqa: BLE001 - whatever a model's objects raise
             return self.fail(error, requests)

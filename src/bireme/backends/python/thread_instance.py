@@ -56,8 +56,11 @@ class ThreadModel:
         self._shared: UserModel | None = None
         self._packages: list[str] = []
         self._model_file = find_model_file(ctx)
-        self._lone_host = LoneHost() if ctx.host is None else None
-        self._host: Host = ctx.host or self._lone_host
+        host = ctx.host
+        self._lone_host: LoneHost | None = None
+        if host is None:
+            host = self._lone_host = LoneHost()
+        self._host: Host = host
         pb_utils.install()
 
     def complete_config(self, config: ModelConfig) -> ModelConfig:

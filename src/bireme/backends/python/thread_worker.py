@@ -22,7 +22,7 @@ from bireme.backends.python.model_file import format_error
 from bireme.backends.python.readiness import judge_readiness
 from bireme.backends.python.thread_batches import Batches, Outcome
 from bireme.backends.python.thread_runtime import ThreadRuntime, enter, execution_of_context
-from bireme.types import BackendFailed, Execution, InferenceRequest
+from bireme.types import BackendFailed, BiremeError, Execution, InferenceRequest
 
 log = logging.getLogger("bireme.backends.python")
 
@@ -57,8 +57,6 @@ class UserModel:
         Both raise whatever the model's code raises.
         """
         model_class = self._find_class()
-        if not hasattr(model_class, "execute"):
-            raise BadReturn(f"Python model '{self.runtime.model_name}' does not implement `execute` method.")
         self.is_async = iscoroutinefunction(model_class.execute)
 
         def initialize() -> None:
@@ -220,4 +218,4 @@ class ModelThread:
 
 def describe(error: BaseException) -> str:
     """Return what is told of an exception of a model's own code."""
-    return str(error) if isinstance(error, BadReturn) else format_error(error)
+    return str(error) if isinstance(error, BadReturn | BiremeError) else format_error(error)
