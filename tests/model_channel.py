@@ -21,6 +21,7 @@ class FakeChannel:
         self.sent = []
         self.is_lost = False
         self.num_polls = 0
+        self.timeouts = []
         self._answer = answer
         self._messages = deque()
         self._reader, self._writer = os.pipe()
@@ -54,6 +55,9 @@ class FakeChannel:
     def time_out(self):
         os.write(self._writer, b"t")
 
+    def set_receive_timeout(self, seconds):
+        self.timeouts.append(seconds)
+
     def fileno(self):
         return self._reader
 
@@ -79,7 +83,8 @@ class FakeLedger:
         self.released = []
         self.taken_back = []
         self.num_exported = 0
-        self.trims = 0
+        self.num_trims = 0
+        self.arena = self
 
     def export(self, tensor):
         self.num_exported += 1
@@ -97,6 +102,10 @@ class FakeLedger:
         array.flags.writeable = writable
         return Tensor(data.name, data.datatype, tuple(data.shape), array)
 
+    def trim(self):
+        self.num_trims += 1
+        return 0
+
     def take_back(self, leases):
         self.taken_back.extend(leases)
 
@@ -113,7 +122,9 @@ class LentArray(np.ndarray):
 
 def tensor_data(name, array, buffer=None, datatype=None):
     tensor = Tensor.from_numpy(name, array, datatype)
-    return TensorData(name, tensor.datatype, tensor.shape, bytearray(tensor.to_buffer() if buffer is None else buffer))
+    return TensorData(
+        name, tensor.datatype, tensor.shape, bytearray(tensor.to_buffer() if buffer is None else buffer)
+    )
 
 
 def lent_data(name, lease, shape=(4,)):

@@ -212,3 +212,33 @@ def test_leases_are_taken_once_whatever_threads_do(exchange):
         thread.join()
 
     assert sorted(taken) == list(range(2000))
+
+
+def test_worker_gives_memory_back_a_while_after_its_work_and_then_sleeps(channel, exchange):
+    exchange.begin_work()
+    exchange.begin_work()
+    exchange.ledger.released.append(5)
+    for _ in range(3):
+        channel.time_out()
+    channel.put(Result(7))
+
+    exchange.ask(call(7), 7)
+
+    assert channel.timeouts == [1.0, 0]
+    assert exchange.ledger.num_trims == 3
+    assert channel.of(Released) == [Released([5])]
+
+
+def test_work_begins_the_while_anew(channel, exchange):
+    exchange.begin_work()
+    channel.time_out()
+    channel.put(Result(7))
+    exchange.ask(call(7), 7)
+    exchange.begin_work()
+    channel.time_out()
+    channel.time_out()
+    channel.put(Result(8))
+
+    exchange.ask(call(8), 8)
+
+    assert channel.timeouts == [1.0]

@@ -203,7 +203,9 @@ def test_outputs_that_nobody_wants_are_dropped():
 
 def test_error_responses_keep_code_and_text():
     def execute(requests):
-        return [InferenceResponse(error=TritonError("no such thing", TritonError.NOT_FOUND)) for _ in requests]
+        return [
+            InferenceResponse(error=TritonError("no such thing", TritonError.NOT_FOUND)) for _ in requests
+        ]
 
     with Bench(execute) as bench:
         executed = bench.run(request_data(1, x_data(1)))
@@ -531,7 +533,10 @@ def test_model_asks_another_one(execute):
 def test_batch_that_comes_during_a_call_is_run_after_it():
     def answer(message):
         if type(message) is Infer and message.execution == 1:
-            return [Execute(2, [request_data(2, x_data(7))]), Reply(message.request.number, echo(message.request))]
+            return [
+                Execute(2, [request_data(2, x_data(7))]),
+                Reply(message.request.number, echo(message.request)),
+            ]
         return answer_infer(echo)(message)
 
     with Bench(forward, answer=answer) as bench:
@@ -797,4 +802,3 @@ def test_leases_do_not_wait_for_the_next_batch():
         bench.channel.put(CheckReady(1))
 
         assert bench.channel.wait_for(Released) == [Released([7])]
-

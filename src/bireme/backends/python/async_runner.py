@@ -142,7 +142,7 @@ class AsyncRunner:
         """Give back what is free, once a second, until a while after the last batch."""
         self._exchange.flush()
         if not self._tasks:
-            self._exchange.trim()
+            self._exchange.ledger.arena.trim()
             self._idle_rounds += 1
         if self._idle_rounds < TRIM_ROUNDS:
             self._loop.call_later(TRIM_S, self._tick)

@@ -37,15 +37,26 @@ class Channel(Protocol):
         """Send; from any thread."""
 
     def receive(self) -> Any:
-        """Wait for a message; None: the server is gone."""
+        """Wait for a message; None: the server is gone. ``NOTHING`` when none came in the time that was set."""
 
     def receive_now(self) -> Any:
-        """As `receive`, but something that is no message (``NOTHING``) when there is none."""
+        """As `receive`, but ``NOTHING`` when there is no message."""
+
+    def set_receive_timeout(self, seconds: float) -> None:
+        """Let `receive` wait no longer than ``seconds``; 0: for as long as it takes. It costs a system call."""
+
+
+class Arena(Protocol):
+    """What the exchange needs of `bireme.ipc.arena.Arena`."""
+
+    def trim(self) -> int:
+        """Give free memory back to the system."""
 
 
 class Ledger(Protocol):
     """What the exchange needs of `bireme.ipc.ledger.Ledger`."""
 
+    arena: Arena
     released: list[int]
 
     def take_back(self, leases: list[int]) -> None:
@@ -106,6 +117,8 @@ class Exchange:
         self._reading = threading.Lock()  # held by the thread that reads
         self._receivers: dict[int, Receiver] = {}
         self._followers: set[Waiter] = set()
+        self._idle_rounds = 0
+        self._has_timeout = False
         self._handlers: dict[type, Callable[[Any], None]] = {
             Execute: self._on_execute,
             Reply: self._on_reply,
@@ -172,7 +185,8 @@ class Exchange:
                     if kind is Reply and answer.released:
                         self.ledger.take_back(answer.released)
                     return answer
-                self._dispatch(answer)
+                if not self._dispatch(answer):
+                    self._be_idle()
             return None
         finally:
             self._reading.release()
@@ -227,6 +241,13 @@ class Exchange:
         """Nobody waits for ``call`` any more."""
         self._receivers.pop(call, None)
 
+    def begin_work(self) -> None:
+        """Something is done that takes memory: see a while after it what can be given back. While idle, nobody wakes up."""
+        self._idle_rounds = 0
+        if not self._has_timeout:
+            self._has_timeout = True
+            self._channel.set_receive_timeout(TRIM_S)
+
     def mark_forked(self) -> None:
         """Become silent: this is the forked copy, in its only thread."""
         self.is_forked = True
@@ -241,7 +262,8 @@ class Exchange:
                 return
             if self.is_forked:
                 raise RuntimeError("a process that a model forked cannot talk to the server")
-            self._dispatch(self._channel.receive())
+            if not self._dispatch(self._channel.receive()):
+                self._be_idle()
 
     def _follow(self, waiter: Waiter) -> None:
         """Wait until another thread has delivered something to ``waiter``, or let it read itself."""
@@ -261,6 +283,15 @@ class Exchange:
             self._followers.discard(waiter)
             if self._followers:
                 self._hand_over()
+
+    def _be_idle(self) -> None:
+        """Nothing came for `TRIM_S`: give back what nobody has used for that long. This thread has the reader's role."""
+        self.flush()
+        self.ledger.arena.trim()
+        self._idle_rounds += 1
+        if self._idle_rounds >= TRIM_ROUNDS:
+            self._has_timeout = False
+            self._channel.set_receive_timeout(0)
 
     def _hand_over(self) -> None:
         """Wake one of those who wait, so that it reads on. Not needed when another thread has the role already."""

@@ -17,7 +17,7 @@ import os
 import sys
 from inspect import iscoroutine, iscoroutinefunction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bireme.backends.python import pb_utils, runtime
 from bireme.backends.python.async_runner import AsyncRunner, make_loop
@@ -27,9 +27,11 @@ from bireme.backends.python.exchange import Exchange
 from bireme.backends.python.model_file import format_error, load_model_class
 from bireme.backends.python.process_runtime import ProcessRuntime
 from bireme.backends.python.runner import Runner
-from bireme.ipc.channel import Channel
-from bireme.ipc.ledger import Ledger
 from bireme.ipc.messages import ErrorData, Start, Started
+
+if TYPE_CHECKING:
+    from bireme.ipc.channel import Channel
+    from bireme.ipc.ledger import Ledger
 
 
 def main(channel: Channel, ledger: Ledger) -> None:
@@ -104,10 +106,6 @@ class _ModelProcess:
 
     def _make_model(self) -> Any:
         model_class: Any = _import_class(self._settings)
-        if not hasattr(model_class, "execute"):
-            raise BadReturn(
-                f"Python model {self._settings['model_file']} does not implement `execute` method."
-            )
         if iscoroutinefunction(model_class.execute):
             self._loop = make_loop()
             asyncio.set_event_loop(self._loop)  # of what the model makes for it in ``initialize``

@@ -50,6 +50,7 @@ class Runner:
 
     def _execute(self, message: Execute) -> None:
         self._runtime.execution = message.number
+        self._runtime.exchange.begin_work()
         batch = self._batches.open(message)
         try:
             returned = self._model.execute(batch.requests())
