@@ -400,6 +400,17 @@ def test_a_check_that_takes_too_long_says_no(bench, monkeypatch):
     run(scenario)
 
 
+def test_a_model_that_is_not_ready_says_why_in_the_log_once(bench, caplog):
+    async def scenario():
+        b = await bench(Started(facts={"has_is_ready": "1"}))
+        for _ in range(2):
+            b.worker.say(Readiness(0, False, "is_ready() returned False"))
+
+        assert caplog.text.count("instance 'm_0_0' is not ready: is_ready() returned False") == 1
+
+    run(scenario)
+
+
 # Death
 
 
@@ -594,6 +605,21 @@ def test_a_killed_process_answers_at_once_and_comes_back(bench):
         assert old.is_killed
         assert b.sink.kinds == ["finish", "change"]
         await until(lambda: len(b.workers) == 2 and b.worker.sent)
+
+    run(scenario)
+
+
+def test_killing_a_process_that_does_not_come_to_serve_is_a_failed_start(bench):
+    async def scenario():
+        b = await bench()
+        b.worker.die("ended with status 1")
+        await until(lambda: len(b.workers) == 2 and b.worker.sent)
+
+        b.instance.kill()
+
+        assert b.worker.is_killed
+        assert b.instance.retry_delay_s == 1
+        await asyncio.get_running_loop().run_in_executor(None, b.instance.close)
 
     run(scenario)
 

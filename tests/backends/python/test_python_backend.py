@@ -1,12 +1,13 @@
 """PythonBackend: what it makes of a model's folder and parameters, and what a model is told."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from bireme.backends.interface import ModelContext, Placement
-from bireme.backends.python.arguments import make_arguments
+from bireme.backends.python.arguments import config_text, make_arguments
 from bireme.backends.python.backend import (
     PythonBackend,
     _may_complete,
@@ -14,8 +15,11 @@ from bireme.backends.python.backend import (
     find_model_file,
     read_settings,
 )
-from bireme.config import ModelConfig, parse_text
-from bireme.types import InvalidArgument, NotFound
+from bireme.config import ModelConfig, parse_json, parse_text
+from bireme.ipc.messages import Call, ErrorData, Started
+from bireme.types import BackendFailed, InvalidArgument, NotFound
+from model_dirs import until
+from worker_fakes import FakeHost, FakeWorker
 
 
 def context(model_dir: Path, config: ModelConfig | None = None, **settings) -> ModelContext:
@@ -143,6 +147,83 @@ def test_both_values_of_the_cpu_parameter_are_taken(value):
 )
 def test_a_process_is_started_only_for_a_file_that_may_complete_its_config(source, expected):
     assert _may_complete(source) is expected
+
+
+COMPLETING = "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config): ..."
+
+
+async def complete(model_dir: Path, monkeypatch, say) -> tuple[ModelConfig, FakeWorker]:
+    """Have a model complete its config while ``say`` plays its process's part; return the config and the process."""
+    (model_dir / "1" / "model.py").write_text(COMPLETING)
+    worker = FakeWorker()
+    monkeypatch.setattr("bireme.backends.python.backend._spawn", lambda host, environment: worker)
+    loop = asyncio.get_running_loop()
+    model = PythonBackend().load(context(model_dir, host=FakeHost(loop)))
+    config = ModelConfig(name="m", backend="python", max_batch_size=2)
+    completing = loop.run_in_executor(None, model.complete_config, config)
+    await until(lambda: worker.sent)
+    say(worker, json.loads(json.loads(worker.sent[0].settings["args"])["model_config"]))
+    return await completing, worker
+
+
+def test_a_model_completes_its_config_in_a_process_that_is_not_needed_afterwards(model_dir, monkeypatch):
+    def say(worker, config):
+        assert config["max_batch_size"] == 2
+        config["input"] = [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1]}]
+        config["dynamic_batching"] = {}
+        worker.say(Started(facts={"config": json.dumps(config)}))
+        worker.die("ended with status 0")
+
+    config, worker = asyncio.run(complete(model_dir, monkeypatch, say))
+
+    assert config.input[0].name == "X"
+    assert config.dynamic_batching is not None
+    assert worker.sent[0].settings["mode"] == "complete"
+    assert worker.is_killed
+
+
+def test_a_model_with_nothing_to_complete_leaves_the_config_as_it_is(model_dir, monkeypatch):
+    config, _ = asyncio.run(complete(model_dir, monkeypatch, lambda worker, config: worker.say(Started())))
+
+    assert config == ModelConfig(name="m", backend="python", max_batch_size=2)
+
+
+def test_a_failed_auto_complete_fails_the_load_with_the_models_text(model_dir, monkeypatch):
+    def say(worker, config):
+        worker.say(Started(ErrorData("INTERNAL", "ValueError: no")))
+
+    with pytest.raises(BackendFailed, match="ValueError: no"):
+        asyncio.run(complete(model_dir, monkeypatch, say))
+
+
+def test_what_is_no_config_is_named_with_the_file(model_dir, monkeypatch):
+    def say(worker, config):
+        worker.say(Started(facts={"config": '{"inputs": []}'}))
+
+    with pytest.raises(InvalidArgument, match=r"auto_complete_config of '.*model.py' returned: .*'inputs'"):
+        asyncio.run(complete(model_dir, monkeypatch, say))
+
+
+def test_a_call_to_the_server_is_refused_while_the_config_is_completed(model_dir, monkeypatch):
+    def say(worker, config):
+        worker.say(Call(3, "load_model", {"name": "other"}))
+        worker.say(Started())
+
+    _, worker = asyncio.run(complete(model_dir, monkeypatch, say))
+
+    assert worker.sent[1].call == 3
+    assert worker.sent[1].error.code == "UNAVAILABLE"
+
+
+def test_a_config_that_a_model_gets_and_gives_back_is_the_same():
+    config = parse_text(
+        'name: "m" max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 100 } '
+        'optimization { cuda { graph_spec { input { key: "X" value { dim: [ 3 ] } } } } } '
+        "instance_group { kind: KIND_CPU secondary_devices { device_id: 1 } }",
+        Path("config.pbtxt"),
+    )
+
+    assert parse_json(config_text(config), "model") == config
 
 
 # args

@@ -77,6 +77,7 @@ class ProcessInstance(SupervisedWorker):
         self._last_execution = 0
         self._last_request = 0
         self._readiness: asyncio.Future[bool] | None = None
+        self._unready_reason = ""
         self._flush_timer: asyncio.TimerHandle | None = None
         self._handlers |= {
             Executed: self._on_executed,
@@ -247,11 +248,15 @@ class ProcessInstance(SupervisedWorker):
             self._sink.respond(request, InferenceResponse(self._name, self._version, request.id, error=error))
 
     def _on_readiness(self, message: Readiness) -> None:
-        self._settle_readiness(is_ready=message.is_ready)
-        if not message.is_ready:
+        if message.reason and message.reason != self._unready_reason:  # not with each of many probes
             log.warning(
-                "%s: its is_ready says no: %s", self._launch.model, message.reason or "without a reason"
+                "%s: instance '%s' is not ready: %s",
+                self._launch.model,
+                self._launch.instance,
+                message.reason,
             )
+        self._unready_reason = message.reason
+        self._settle_readiness(is_ready=message.is_ready)
 
     def _settle_readiness(self, *, is_ready: bool) -> None:
         readiness, self._readiness = self._readiness, None

@@ -243,8 +243,8 @@ class SupervisedWorker:
         worker = self._worker
         if worker is not None and self._is_up:
             self._lose(worker, "was killed, as what it ran did not end", _KILL_GRACE_S)
-        else:
-            self._drop_worker()
+        elif worker is not None:
+            self._fail_start(Unavailable(f"its process (pid {worker.pid}) was killed while it initialised"))
 
     def close(self) -> None:
         """Have the process run its finalize and end, or end it after 30 s. Blocking: not on the loop thread."""
