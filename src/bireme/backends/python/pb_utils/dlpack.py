@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from functools import cache
 from math import prod
 from typing import Any, Final
 
@@ -33,11 +34,14 @@ _DATATYPES: Final = {
 }
 """Protocol name by DLPack's type code and bits."""
 
-_TENSOR: Final = struct.Struct("=QiiiBBHQQQ")
-"""``DLTensor``: data, device type, device id, ndim, type code, bits, lanes, shape, strides, byte offset."""
 _CODE_OFFSET: Final = 20
-_LAYOUTS: Final = {b"dltensor": (0, 56, None), b"dltensor_versioned": (32, 16, 24)}
-"""Offsets of the tensor, its deleter and its flags in what a capsule of that name holds."""
+"""Where the type code is in a ``DLTensor``."""
+_MANAGED: Final = struct.Struct("=QiiiBBHQQQQQ")
+"""``DLManagedTensor``: data, device type, device id, ndim, type code, bits, lanes, shape, strides, byte offset, context,
+deleter.
+"""
+_VERSIONED: Final = struct.Struct("=QQQQQiiiBBHQQQ")
+"""``DLManagedTensorVersioned``: version, context, deleter and flags, then as above up to the byte offset."""
 _IS_READ_ONLY: Final = 1
 
 # Prototypes of our own: those of ctypes.pythonapi are shared with everybody in the process.
@@ -52,9 +56,16 @@ _keep_forever = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.p
 _Deleter = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
 _Capsule: Final = type(np.empty(1).__dlpack__())
-_USED_NAMES: Final = {name: ctypes.create_string_buffer(b"used_" + name) for name in _LAYOUTS}
+_USED_NAMES: Final = {
+    name: ctypes.create_string_buffer(b"used_" + name) for name in (b"dltensor", b"dltensor_versioned")
+}
 for _name in _USED_NAMES.values():
     _keep_forever(_name)  # a capsule may outlive this module when the interpreter ends
+
+
+@cache
+def _find_deleter(address: int) -> Any:
+    return _Deleter(address)  # few: each framework has its own one or two
 
 
 class _Memory:
@@ -76,9 +87,9 @@ class _Lease:
         self._deleter = deleter
         self._pointer = pointer
 
-    def __del__(self, _make: Any = _Deleter) -> None:
+    def __del__(self, _find: Any = _find_deleter) -> None:
         if self._deleter:
-            _make(self._deleter)(self._pointer)
+            _find(self._deleter)(self._pointer)
 
 
 def export_tensor(tensor: Tensor) -> Any:
@@ -115,16 +126,19 @@ def import_tensor(name: str, source: Any) -> Tensor:
     """
     capsule = source if type(source) is _Capsule else _ask_for_capsule(source)
     label = _get_name(capsule)
-    if label not in _LAYOUTS:
+    flags = 0
+    if label == b"dltensor":
+        pointer = _get_pointer(capsule, label)
+        *fields, _, deleter = _MANAGED.unpack(ctypes.string_at(pointer, _MANAGED.size))
+    elif label == b"dltensor_versioned":
+        pointer = _get_pointer(capsule, label)
+        _, _, deleter, flags, *fields = _VERSIONED.unpack(ctypes.string_at(pointer, _VERSIONED.size))
+    else:
         raise TritonModelException(
             f"Provided capsule holds no DLPack tensor, or one that was taken already: its name is {label!r}, "
             f"expected 'dltensor' or 'dltensor_versioned'."
         )
-    tensor_at, deleter_at, flags_at = _LAYOUTS[label]
-    pointer = _get_pointer(capsule, label)
-    data, device, _, ndim, code, bits, lanes, shape_at, strides_at, offset = _TENSOR.unpack(
-        ctypes.string_at(pointer + tensor_at, _TENSOR.size)
-    )
+    data, device, _, ndim, code, bits, lanes, shape_at, strides_at, offset = fields
     datatype = _check_type(code, bits, lanes)
     _check_device(device)
     shape = _read_int64s(shape_at, ndim)
@@ -132,14 +146,13 @@ def import_tensor(name: str, source: Any) -> Tensor:
         return Tensor(name, datatype, shape, np.empty(shape, datatypes.NUMPY_DTYPES[datatype]))
     if strides_at:
         _check_contiguous(shape, _read_int64s(strides_at, ndim))
-    is_read_only = flags_at is not None and bool(_read_int64s(pointer + flags_at, 1)[0] & _IS_READ_ONLY)
-    lease = _Lease(_read_int64s(pointer + deleter_at, 1)[0], pointer)
+    lease = _Lease(deleter, pointer)
     _set_name(capsule, ctypes.addressof(_USED_NAMES[label]))
     interface = {
         "version": 3,
         "shape": shape,
         "typestr": datatypes.NUMPY_DTYPES[datatype].str,
-        "data": (data + offset, is_read_only),
+        "data": (data + offset, bool(flags & _IS_READ_ONLY)),
     }
     array: Array = np.asarray(_Memory(interface, lease))
     return Tensor(name, datatype, shape, array)

@@ -122,18 +122,22 @@ class InferenceRequest:
             _no_respond,
             model_version=model_version,
             id=request_id,
-            outputs=unique_names(requested_output_names, request_id, model_name) or None,
-            parameters=None if parameters is None else check_parameters(parameters),
             timeout_us=timeout,
             sequence_id=correlation_id,
-            sequence_start=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
-            sequence_end=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
         )
-        check_extras(preferred_memory, trace)
-        if trace is not None:
-            request.trace_context = trace._context
+        # What most requests do not have is set apart from what all have.
+        if requested_output_names:
+            request.outputs = unique_names(requested_output_names, request_id, model_name)
+        if flags:
+            request.sequence_start = bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START)
+            request.sequence_end = bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END)
+        if preferred_memory is not None or trace is not None:
+            check_extras(preferred_memory, trace)
+            request.trace_context = None if trace is None else trace._context
+        if parameters is not None:
+            request.parameters = check_parameters(parameters)
         self._request = request
-        self._inputs = list(inputs)
+        self._inputs = inputs[:]
         self._flags = flags
         self._is_fresh = True
         self._sender: InferenceResponseSender | None = None

@@ -108,7 +108,7 @@ def unique_names(names: list[str], request_id: str, model_name: str) -> list[str
                 f"Requested output name for request with id '{request_id}' and model name '{model_name}' should not "
                 f"be empty."
             )
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(names)) if len(names) > 1 else names[:]
 
 
 def wrong_inputs(inputs: Sequence[Any], request_id: str, model_name: str) -> Exception:
