@@ -222,6 +222,14 @@ def test_flags_without_effect_and_old_names_are_noted(tmp_path):
     ] == list(notes)
 
 
+def test_a_backend_directory_that_is_missing_is_noted(tmp_path):
+    missing = parse(tmp_path, f"--backend-directory={tmp_path}/none")
+
+    assert missing.server.backend_directory == f"{tmp_path}/none"
+    assert missing.notes == (f"--backend-directory {tmp_path}/none: not a directory, so it has no backends",)
+    assert parse(tmp_path, f"--backend-directory={tmp_path}").notes == ()
+
+
 def test_a_vertex_ai_container_is_told_that_its_front_end_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("AIP_MODE", "PREDICTION")
 
