@@ -316,6 +316,9 @@ def test_metadata_win_over_parameters_and_those_over_tensors():
     ("array", "text"),
     [
         (np.zeros((0, 4), np.float32), b"[]"),
+        (np.array([0.1], np.float32), b"0.1"),
+        (np.arange(6, dtype=np.int8).reshape(2, 3)[:, ::2], b"[0,2,3,5]"),
+        (np.array([b"null", b"x"], object), b'["null","x"]'),
         (np.array([True]), b"true"),
         (np.array([[True, False]]), b"[true,false]"),
         (np.array([1.5], np.float16), b"1.5"),
@@ -336,6 +339,15 @@ def test_bf16_is_a_number():
     response = InferenceResponse("m", 1, "", [Tensor.from_numpy("a", np.array([0x3FC0], np.uint16), "BF16")])
 
     assert json.loads(encode(response))["a"] == 1.5
+
+
+@pytest.mark.parametrize("number", [2, 64, 65, 1000])
+def test_numbers_of_any_count_look_the_same(number):
+    values = np.arange(number, dtype=np.float32) / 10
+    text = encode(respond({"a": values}))
+
+    assert text.startswith(b'{"a":[0.0,0.1')
+    assert json.loads(text)["a"] == [float(str(value)) for value in values]
 
 
 def test_an_event_is_one_line_of_data():

@@ -13,6 +13,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+import orjson
+
 from bireme.types import (
     Buffer,
     InferenceRequest,
@@ -22,6 +25,7 @@ from bireme.types import (
     Respond,
     Tensor,
 )
+from bireme.wire import bfloat16
 from bireme.wire.encoded import Encoded
 from bireme.wire.http.errors import error_body
 from bireme.wire.http.infer_request import parse_document, request_from_document
@@ -34,6 +38,7 @@ from bireme.wire.http.rewrite import join_binary
 from bireme.wire.shapes import check_shape
 
 _NESTED = "parameters"
+_FEW_ELEMENTS = 64
 
 
 class GenerateInput(Protocol):
@@ -295,6 +300,11 @@ def encode_error_event(message: str) -> bytes:
 def _encode_steps(encoded: Encoded, response: InferenceResponse, *, is_event: bool) -> Iterator[None]:
     """Fill in ``encoded``; yield between bounded pieces of work."""
     members = _members_of(response)
+    whole = _write_at_once(members)
+    if whole is not None:
+        encoded.pieces = [b"data: %b\n\n" % whole if is_event else whole]
+        encoded.nbytes = len(encoded.pieces[0])
+        return
     text: list[Buffer] = []
     num_unpaused_bytes = 0
     before = b"data: {" if is_event else b"{"
@@ -316,6 +326,34 @@ def _encode_steps(encoded: Encoded, response: InferenceResponse, *, is_event: bo
     text.append(b"}\n\n" if is_event else b"}")
     encoded.nbytes = sum(map(len, text))
     encoded.pieces = [b"".join(text)] if encoded.nbytes <= MAX_SLICE_BYTES else text
+
+
+def _write_at_once(members: Mapping[str, Tensor | Parameter]) -> bytes | None:
+    """Return the object of small ``members``, in half of the time; None: they are to be written one by one."""
+    plain: dict[str, Any] = {}
+    for key, value in members.items():
+        if not isinstance(value, Tensor):
+            plain[key] = value
+        elif value.num_elements <= _FEW_ELEMENTS:
+            plain[key] = _plain(value)
+        else:
+            return None
+    try:
+        text = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:  # what only the standard library writes
+        return None
+    return None if b"null" in text else text  # maybe a non-finite number
+
+
+def _plain(tensor: Tensor) -> Any:
+    """Return a tensor as orjson writes it: its one element, or all of them in a row."""
+    flat = tensor.to_numpy().reshape(-1)
+    if tensor.datatype == "BYTES":
+        strings = [element.decode(errors="replace") for element in flat.tolist()]
+        return strings[0] if len(strings) == 1 else strings
+    if tensor.datatype == "BF16":
+        flat = bfloat16.to_float32(flat)
+    return flat[0] if len(flat) == 1 else np.array(flat)  # copy: orjson reads contiguous, aligned memory
 
 
 def _members_of(response: InferenceResponse) -> dict[str, Tensor | Parameter]:
