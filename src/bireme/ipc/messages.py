@@ -7,6 +7,8 @@ machine share.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 Parameters = dict[str, bool | int | float | str]
@@ -16,8 +18,9 @@ class BlockRef(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """Where a tensor's bytes are: in a segment that the sender has announced, on loan until the lease is released."""
 
     segment: int
-    """-1: the receiver lent the block itself, under ``lease``; ``offset`` then counts from the block's start."""
+    """Negative: the receiver lent the memory itself, under the lease of that number without its sign."""
     offset: int
+    """From the start of the segment, or of what was lent."""
     nbytes: int
     lease: int
 
@@ -136,6 +139,13 @@ class Spilled(msgspec.Struct, array_like=True, tag=9):
     block: BlockRef
 
 
+class Forget(msgspec.Struct, array_like=True, tag=19):
+    """The owner of these segments, from ``first`` up to but not including ``end``, is gone: unmap them when they are free."""
+
+    first: int
+    end: int
+
+
 # From a worker to the server.
 
 
@@ -169,8 +179,9 @@ class Respond(msgspec.Struct, array_like=True, tag=12):
 
 
 class Infer(msgspec.Struct, array_like=True, tag=13):
-    """Run another model (BLS); answered by `Reply`, several times if ``is_decoupled``. ``execution``: the batch whose
-    code asks, 0 when unknown.
+    """Run another model (BLS); answered by `Reply`, several times if ``is_decoupled``.
+
+    ``execution``: the batch whose code asks, 0 when unknown.
     """
 
     request: RequestData
@@ -190,9 +201,7 @@ class Call(msgspec.Struct, array_like=True, tag=15):
 
     call: int
     method: str
-    arguments: dict[
-        str, bool | int | float | str | bytes | list[float] | dict[str, str] | dict[str, bytes] | None
-    ]
+    arguments: dict[str, Any]
 
 
 class LogLine(msgspec.Struct, array_like=True, tag=16):
@@ -219,7 +228,7 @@ class Orphaned(msgspec.Struct, array_like=True, tag=18):
     request: int
 
 
-ToWorker = Start | Execute | Cancel | Reply | Result | CheckReady | Finalize | Released | Spilled
+ToWorker = Start | Execute | Cancel | Reply | Result | CheckReady | Finalize | Released | Spilled | Forget
 FromWorker = (
     Started
     | Executed
