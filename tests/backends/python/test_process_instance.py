@@ -504,11 +504,16 @@ def test_what_a_dead_process_says_late_changes_nothing(bench):
         message = b.run(make_request())
         old.die("ended with status 1")
         old.die("ended with status 1")
+        await until(lambda: len(b.workers) == 2 and b.worker.sent)
+        b.worker.say(Started())
         b.sink.events.clear()
 
-        old.say(executed(message, answer(1.0)))
+        old.say(executed(message, answer(1.0), released=[1]))
+        old.say(Infer(call_data(), message.number))
 
         assert b.sink.events == []
+        assert b.host.submitted == []
+        assert b.worker.ledger.taken_back == []
 
     run(scenario)
 

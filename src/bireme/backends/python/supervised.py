@@ -118,18 +118,24 @@ class SupervisedWorker:
         self._worker = worker
         self._opening = opening
         self._on_begin(worker)
-        worker.attach(self._loop, self._on_message, partial(self._on_lost, worker))
+        worker.attach(self._loop, self._listen(worker), partial(self._on_lost, worker))
         worker.send(Start(self._launch.settings))
 
-    def _on_message(self, message: FromWorker) -> None:
-        try:
-            self._handlers[type(message)](message)
-        except Exception:
-            log.exception(
-                "%s: instance '%s' said what makes no sense", self._launch.model, self._launch.instance
-            )
-            if self._worker is not None:
-                self._on_lost(self._worker, "was ended, as it said what makes no sense")
+    def _listen(self, worker: WorkerProcess) -> Callable[[FromWorker], None]:
+        """Return what takes the messages of ``worker``, for as long as it is the current one."""
+        handlers = self._handlers
+
+        def take(message: FromWorker) -> None:
+            if worker is not self._worker:
+                return
+            try:
+                handlers[type(message)](message)
+            except Exception:
+                launch = self._launch
+                log.exception("%s: instance '%s' said what makes no sense", launch.model, launch.instance)
+                self._on_lost(worker, "was ended, as it said what makes no sense")
+
+        return take
 
     def _on_started(self, message: Started) -> None:
         worker = self._worker
