@@ -358,6 +358,7 @@ FILES = {
     "tool/src/tool.py": "pass",
     "weights.bin": "weights",
     "tool/__pycache__/tool.pyc": "compiled",
+    "tool/src/tool.egg-info/SOURCES.txt": "built",
 }
 
 
@@ -375,7 +376,7 @@ def test_an_environment_is_another_when_a_file_changes_that_it_is_made_of(requir
     assert before == fingerprint(requirements, where="")
     (requirements.parent / name).write_text(FILES[name] + "\n#")
 
-    is_part_of_it = name not in {"weights.bin", "tool/__pycache__/tool.pyc"}
+    is_part_of_it = not name.endswith((".bin", ".pyc", "SOURCES.txt"))
     assert (before != fingerprint(requirements, where="")) == is_part_of_it
 
 

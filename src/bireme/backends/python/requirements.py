@@ -32,7 +32,8 @@ _PLACE_OPTIONS: Final = frozenset(
     {"-f", "--find-links", "-e", "--editable", "-i", "--index-url", "--extra-index-url"}
 )
 _SHORT_OPTION: Final = re.compile(r"(-[rcfei])([^-].*)")
-_NOT_HASHED: Final = frozenset({"__pycache__", ".git", ".venv"})
+_NOT_HASHED: Final = re.compile(r"__pycache__|\.git|\.venv|build|.*\.egg-info")
+"""Directories of a package that are no part of its source; building it in place writes some of them."""
 _PROGRESS: Final = re.compile(
     r"(Collecting|Downloading|Building|Preparing|Installing|Successfully|WARNING|ERROR)\b"
 )
@@ -177,7 +178,7 @@ def _add_content(digest: hashlib._Hash, path: Path) -> None:
     files = [path] if path.is_file() else sorted(found for found in path.rglob("*") if found.is_file())
     for file in files:
         inner = file.relative_to(path)
-        if _NOT_HASHED.isdisjoint(inner.parts):
+        if not any(map(_NOT_HASHED.fullmatch, inner.parts)):
             digest.update(f"{inner}\n".encode())
             with file.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
