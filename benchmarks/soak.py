@@ -75,15 +75,7 @@ def soak(peer: Peer, duration_s: float) -> None:
     clients.stop()
     time.sleep(5)
     rows.append(_row(time.monotonic() - start, clients.num_calls, peer, "5 s idle"))
-    header = [
-        "after",
-        "calls",
-        "server own MB",
-        "server shared MB",
-        "workers own MB",
-        "workers shared MB",
-        "descriptors",
-    ]
+    header = ["after", "calls", "server MB", "its shared", "workers MB", "their shared", "descriptors"]
     print_rows(f"bls_2 with 4 B to 8 MB, {NUM_CLIENTS} clients", header, rows)
     console.print(f"{len(clients.errors)} errors", *clients.errors[:3])
 
