@@ -5,6 +5,7 @@ import select
 import threading
 from collections import deque
 
+import msgspec
 import numpy as np
 
 from bireme.ipc.messages import BlockRef, Infer, Reply, RequestData, ResponseData, TensorData
@@ -21,7 +22,6 @@ class FakeChannel:
         self.sent = []
         self.is_lost = False
         self.num_polls = 0
-        self.timeouts = []
         self._answer = answer
         self._messages = deque()
         self._reader, self._writer = os.pipe()
@@ -35,6 +35,7 @@ class FakeChannel:
     def send(self, message):
         if self.is_lost:
             raise BrokenPipeError
+        msgspec.msgpack.encode(message)
         answers = self._answer(message) if self._answer is not None else None
         with self._changed:
             self.sent.append(message)
@@ -42,8 +43,7 @@ class FakeChannel:
         self.put(*(answers or ()))
 
     def receive(self):
-        if os.read(self._reader, 1) == b"t":
-            return NOTHING
+        os.read(self._reader, 1)
         return self._messages.popleft()
 
     def receive_now(self):
@@ -51,12 +51,6 @@ class FakeChannel:
         if not select.select([self._reader], [], [], 0)[0]:
             return NOTHING
         return self.receive()
-
-    def time_out(self):
-        os.write(self._writer, b"t")
-
-    def set_receive_timeout(self, seconds):
-        self.timeouts.append(seconds)
 
     def fileno(self):
         return self._reader
@@ -101,6 +95,12 @@ class FakeLedger:
             array = np.frombuffer(data.data, datatypes.NUMPY_DTYPES[data.datatype]).reshape(data.shape)
         array.flags.writeable = writable
         return Tensor(data.name, data.datatype, tuple(data.shape), array)
+
+    def take_released(self):
+        taken = []
+        while self.released:
+            taken.append(self.released.pop())
+        return taken
 
     def trim(self):
         self.num_trims += 1

@@ -1,10 +1,8 @@
 """Exchange: several threads wait on one channel, and each gets its own, whoever reads it."""
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from model_channel import FakeChannel, FakeLedger
 
 from bireme.backends.python.exchange import Exchange, Waiter
 from bireme.ipc.messages import (
@@ -20,6 +18,8 @@ from bireme.ipc.messages import (
     ResponseData,
     Result,
 )
+from bireme.types import Internal
+from model_channel import FakeChannel, FakeLedger, lent_data
 
 
 @pytest.fixture
@@ -117,14 +117,21 @@ def test_nothing_is_lost_when_many_threads_ask_at_once():
 
 
 def test_answer_that_nobody_waits_for_is_dropped(channel, exchange):
-    strays = []
-    exchange.on_stray = strays.append
-    response = ResponseData(model_name="m")
-    channel.put(Reply(1, response), Result(2), Result(7))
+    channel.put(Reply(1, ResponseData([lent_data("Y", 9)])), Result(2), Result(7))
 
     exchange.ask(call(7), 7)
 
-    assert strays == [response]
+    assert exchange.ledger.released == [9]
+
+
+def test_answer_that_makes_no_sense_is_an_error(channel, exchange):
+    def adopt(data, *, writable=True):
+        raise Internal(f"no such memory: {data.name}")
+
+    exchange.ledger.adopt = adopt
+    channel.put(Reply(7, ResponseData([lent_data("Y", 9)])))
+
+    assert exchange.ask(Infer(RequestData(7, "", [])), 7).error.message == "no such memory: Y"
 
 
 def test_everyone_learns_that_the_server_is_gone(channel, exchange):
@@ -176,8 +183,9 @@ def test_forked_copy_is_silent(channel, exchange):
 
     with pytest.raises(RuntimeError, match="forked"):
         exchange.send(Finalize())
-    with pytest.raises(RuntimeError, match="forked"):
-        exchange.wait(Waiter())
+    for wait in (lambda: exchange.wait(Waiter()), lambda: exchange.ask(call(1), 1)):
+        with pytest.raises(RuntimeError, match="forked"):
+            wait()
     exchange.poll()
     assert (channel.sent, channel.num_polls) == ([], 0)
 
@@ -190,55 +198,4 @@ def test_leases_go_back_with_messages_or_on_their_own(channel, exchange):
     exchange.flush()
 
     assert [sorted(message.released) for message in channel.sent] == [[1, 2, 3]]
-    assert exchange.take_released() == []
-
-
-def test_leases_are_taken_once_whatever_threads_do(exchange):
-    released = exchange.ledger.released
-    taken = []
-    stop = threading.Event()
-
-    def take():
-        while not stop.is_set() or released:
-            taken.extend(exchange.take_released())
-
-    threads = [threading.Thread(target=take) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for lease in range(2000):
-        released.append(lease)
-    stop.set()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(taken) == list(range(2000))
-
-
-def test_worker_gives_memory_back_a_while_after_its_work_and_then_sleeps(channel, exchange):
-    exchange.begin_work()
-    exchange.begin_work()
-    exchange.ledger.released.append(5)
-    for _ in range(3):
-        channel.time_out()
-    channel.put(Result(7))
-
-    exchange.ask(call(7), 7)
-
-    assert channel.timeouts == [1.0, 0]
-    assert exchange.ledger.num_trims == 3
-    assert channel.of(Released) == [Released([5])]
-
-
-def test_work_begins_the_while_anew(channel, exchange):
-    exchange.begin_work()
-    channel.time_out()
-    channel.put(Result(7))
-    exchange.ask(call(7), 7)
-    exchange.begin_work()
-    channel.time_out()
-    channel.time_out()
-    channel.put(Result(8))
-
-    exchange.ask(call(8), 8)
-
-    assert channel.timeouts == [1.0]
+    assert exchange.ledger.released == []

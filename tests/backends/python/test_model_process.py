@@ -8,7 +8,6 @@ import threading
 
 import numpy as np
 import pytest
-from model_channel import FakeChannel, FakeLedger, request_data, tensor_data
 
 from bireme.backends.python import model_process, runtime
 from bireme.ipc.messages import (
@@ -21,6 +20,7 @@ from bireme.ipc.messages import (
     Start,
     Started,
 )
+from model_channel import FakeChannel, FakeLedger, request_data, tensor_data
 
 IDENTITY = """
     import triton_python_backend_utils as pb_utils

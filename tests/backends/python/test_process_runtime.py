@@ -6,7 +6,6 @@ import threading
 
 import numpy as np
 import pytest
-from model_channel import FakeChannel, FakeLedger, answer_infer, echo, lent_data, tensor_data
 
 from bireme.backends.python.exchange import Exchange
 from bireme.backends.python.process_runtime import ProcessRuntime
@@ -32,6 +31,7 @@ from bireme.types import (
     Tensor,
     Unavailable,
 )
+from model_channel import FakeChannel, FakeLedger, answer_infer, echo, lent_data, tensor_data
 
 
 class Bench:
@@ -40,9 +40,7 @@ class Bench:
     def __init__(self, answer=None):
         self.channel = FakeChannel(answer)
         self.ledger = FakeLedger()
-        self.runtime = ProcessRuntime(
-            Exchange(self.channel, self.ledger), self.ledger, model_name="m", version_dir="/m/1"
-        )
+        self.runtime = ProcessRuntime(Exchange(self.channel, self.ledger), model_name="m", version_dir="/m/1")
         self.runtime.can_infer = True
 
     def respond_to(self, number, *responses):
@@ -203,7 +201,7 @@ def test_cancelled_call_is_taken_back(make_bench):
         with pytest.raises(asyncio.CancelledError):
             await call
         bench.respond_to(1, ResponseData([lent_data("Y", 9)]))
-        while not bench.ledger.released:
+        while not bench.ledger.released:  # noqa: ASYNC110 (the loop is to turn)
             await asyncio.sleep(0)
 
     asyncio.run(run())
@@ -335,6 +333,27 @@ def test_responses_are_sent_until_the_final_one(make_bench):
     first, last = bench.channel.of(Respond)
     assert (first.request, len(first.response.outputs), first.response.is_final) == (4, 1, False)
     assert (last.response.error, last.response.is_final) == (ErrorData("INTERNAL", "broken"), True)
+
+
+def test_response_that_cannot_be_sent_answers_its_caller_all_the_same(make_bench):
+    bench = make_bench()
+    bench.runtime.open_request(4, is_cancelled=False)
+
+    with pytest.raises(OverflowError):
+        bench.runtime.respond(incoming(4), InferenceResponse("m", 1, parameters={"n": 1 << 70}, final=False))
+
+    (respond,) = bench.channel.of(Respond)
+    assert (respond.response.error.code, respond.response.is_final) == ("INTERNAL", True)
+    assert bench.runtime.open == {}
+
+
+def test_call_that_cannot_be_sent_leaves_nothing(make_bench):
+    bench = make_bench(answer_infer(echo))
+
+    with pytest.raises(OverflowError):
+        bench.runtime.infer(request(timeout_us=1 << 70))
+
+    assert bench.runtime.infer(request()).error is None
 
 
 def test_dropped_sender_orphans_a_request_that_nothing_else_answers(make_bench):

@@ -12,14 +12,16 @@ from contextlib import suppress
 from inspect import iscoroutine
 from typing import Any, Final
 
-from bireme.backends.python.batches import Batches
-from bireme.backends.python.exchange import TRIM_ROUNDS, TRIM_S
+from bireme.backends.python.batches import Batch, Batches
 from bireme.backends.python.model_file import format_error
 from bireme.backends.python.process_runtime import execution_of_task
 from bireme.backends.python.readiness import judge_readiness
-from bireme.ipc.messages import CheckReady, Execute, Readiness
+from bireme.ipc.messages import CheckReady, Readiness
 
 _MANY_LEASES: Final = 8
+_IDLE_S: Final = 1.0
+_IDLE_ROUNDS: Final = 3
+"""After so many ticks without a message nobody wakes up any more: the first one only marks what the arena has free."""
 _END_S: Final = 1.0
 """How long the model's own tasks may take to end once they are cancelled, after ``finalize``."""
 
@@ -49,8 +51,8 @@ class AsyncRunner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[bool] = loop.create_future()
         """Whether the server said so (or else is gone)."""
-        self._idle_rounds = TRIM_ROUNDS
-        """How often the clock ticked since the last batch."""
+        self._idle_rounds = 0
+        self._has_clock = False
 
     def run(self) -> None:
         """Run what the server asks for, until it says `Finalize` or is gone; then finish what runs."""
@@ -58,6 +60,7 @@ class AsyncRunner:
         self._thread = threading.get_ident()
         self._runtime.loop = loop
         self._runtime.can_infer = True
+        self._exchange.open_batch = self._batches.open
         self._exchange.take_tasks(self)
         loop.add_reader(self._channel_fd, self._on_readable)
         # What the model's own tasks raise to end the process comes out of the loop; it ends only them.
@@ -88,10 +91,7 @@ class AsyncRunner:
 
     def _begin(self, message: Any) -> None:
         kind = type(message)
-        if kind is Execute:
-            if self._idle_rounds >= TRIM_ROUNDS:
-                self._loop.call_later(TRIM_S, self._tick)
-            self._idle_rounds = 0
+        if kind is Batch:
             self._spawn(self._execute(message))
         elif kind is CheckReady:
             self._spawn(self._check_ready(message.number))
@@ -103,12 +103,11 @@ class AsyncRunner:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _execute(self, message: Execute) -> None:
-        execution_of_task.set(message.number)
-        batch = self._batches.open(message)
+    async def _execute(self, batch: Batch) -> None:
+        execution_of_task.set(batch.number)
         returned: Any = None
         try:
-            returned = self._model.execute(batch.requests())
+            returned = self._model.execute(batch.start())
             if iscoroutine(returned):
                 returned = await returned
             batch.finish(returned)
@@ -132,20 +131,26 @@ class AsyncRunner:
 
     def _on_readable(self) -> None:
         exchange = self._exchange
-        exchange.poll()
+        exchange.poll(1)  # where there is more, the loop calls again: cheaper than to look in vain
         if exchange.is_lost or exchange.is_forked:
             self._loop.remove_reader(self._channel_fd)
-        else:
-            exchange.flush(_MANY_LEASES)
+            return
+        exchange.flush(_MANY_LEASES)
+        self._idle_rounds = 0
+        if not self._has_clock:
+            self._has_clock = True
+            self._loop.call_later(_IDLE_S, self._tick)
 
     def _tick(self) -> None:
-        """Give back what is free, once a second, until a while after the last batch."""
-        self._exchange.flush()
-        if not self._tasks:
-            self._exchange.ledger.arena.trim()
-            self._idle_rounds += 1
-        if self._idle_rounds < TRIM_ROUNDS:
-            self._loop.call_later(TRIM_S, self._tick)
+        """Give back what nobody used for a while: to the server, and to the system."""
+        exchange = self._exchange
+        if not exchange.is_lost and not exchange.is_forked:
+            exchange.flush()
+            exchange.ledger.arena.trim()
+        self._idle_rounds += 1
+        self._has_clock = self._idle_rounds < _IDLE_ROUNDS
+        if self._has_clock:
+            self._loop.call_later(_IDLE_S, self._tick)
 
     async def _drain(self) -> None:
         while self._tasks:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from bireme.backends.python.conversions import encodable
 from bireme.backends.python.model_file import format_error
 from bireme.backends.python.pb_utils.datatypes import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 from bireme.backends.python.pb_utils.response import InferenceResponse
@@ -72,4 +73,4 @@ def is_rescheduled(request: Any) -> bool:
 def failure_text(error: BaseException, instance_name: str) -> str:
     """Return the text with which the requests of a failed batch are answered."""
     message = str(error) if isinstance(error, BadReturn) else format_error(error)
-    return f"Failed to process the request(s) for model '{instance_name}', message: {message}"
+    return encodable(f"Failed to process the request(s) for model '{instance_name}', message: {message}")

@@ -8,9 +8,11 @@ from typing import Any, Final
 
 from bireme.backends.python.batch import check_open, check_returned, failure_text, is_rescheduled
 from bireme.backends.python.conversions import from_response, to_request
+from bireme.backends.python.exchange import UNSENDABLE
 from bireme.backends.python.pb_utils.request import InferenceRequest, Served
 from bireme.backends.python.process_runtime import ABANDONED, RETURNED, RUNNING, ProcessRuntime
 from bireme.ipc.messages import ErrorData, Execute, Executed, Orphaned, ResponseData
+from bireme.types import BiremeError
 
 _now_ns: Final = time.monotonic_ns
 _incoming: Final = InferenceRequest.incoming
@@ -45,25 +47,48 @@ class Batches:
 class Batch:
     """One run of ``execute``: `finish` or `fail` it, then `answer`."""
 
-    __slots__ = ("_batches", "_end_ns", "_error", "_message", "_requests", "_responses", "_start_ns")
+    __slots__ = (
+        "_batches",
+        "_end_ns",
+        "_error",
+        "_failure",
+        "_message",
+        "_requests",
+        "_responses",
+        "_start_ns",
+        "number",
+    )
 
     def __init__(self, batches: Batches, message: Execute) -> None:
+        """On the thread that reads: what the message refers to is adopted before the next one comes."""
+        self.number = message.number
         self._batches = batches
         self._message = message
         self._responses: list[ResponseData | None] = []
         self._error: ErrorData | None = None
+        self._failure: BiremeError | None = None
+        self._start_ns = 0
         self._end_ns = 0
         self._requests: list[InferenceRequest] = []
         runtime = batches.runtime
         adopt, served = runtime.ledger.adopt, batches.served
         name, version, all_outputs = runtime.model_name, batches.model_version, batches.all_outputs
-        for data in message.requests:
-            runtime.open_request(data.number, is_cancelled=data.is_cancelled)
-            self._requests.append(_incoming(to_request(data, adopt, name, version, all_outputs), served))
-        self._start_ns = _now_ns()
+        try:
+            for data in message.requests:
+                runtime.open_request(data.number, is_cancelled=data.is_cancelled)
+                self._requests.append(_incoming(to_request(data, adopt, name, version, all_outputs), served))
+        except BiremeError as error:  # no memory can be mapped any more
+            self._failure = error
 
-    def requests(self) -> list[InferenceRequest]:
-        """Return the requests as the model sees them, in a list that is its own."""
+    def start(self) -> list[InferenceRequest]:
+        """Return the requests as the model sees them, in a list that is its own.
+
+        Raises:
+            BiremeError: they cannot be had.
+        """
+        self._start_ns = _now_ns()
+        if self._failure is not None:
+            raise self._failure
         return self._requests[:]
 
     def finish(self, returned: Any) -> None:
@@ -75,6 +100,7 @@ class Batch:
             returned, requests, instance_name=batches.instance_name, is_decoupled=batches.is_decoupled
         )
         runtime = batches.runtime
+        runtime.exchange.check_not_forked()  # its arena is that of the process it is a copy of
         export = runtime.ledger.export
         results: list[ResponseData | None] = []
         for response, seen in zip(responses, requests, strict=True):
@@ -94,21 +120,24 @@ class Batch:
 
     def answer(self) -> None:
         """Tell the server. What the requests lent and nobody holds any more goes back with it."""
-        message = self._message
         left_open, rescheduled = self._settle()
         self._requests.clear()
         exchange = self._batches.runtime.exchange
-        exchange.send(
-            Executed(
-                message.number,
-                self._start_ns,
-                self._end_ns,
-                self._responses,
-                self._error,
-                exchange.take_released(),
-                rescheduled,
-            )
+        executed = Executed(
+            self.number,
+            self._start_ns,
+            self._end_ns,
+            self._responses,
+            self._error,
+            exchange.ledger.take_released(),
+            rescheduled,
         )
+        try:
+            exchange.send(executed)
+        except UNSENDABLE as error:  # of the model's making: a name, a parameter
+            executed.responses = []
+            executed.error = ErrorData("INTERNAL", failure_text(error, self._batches.instance_name))
+            exchange.send(executed)
         if left_open:
             self._leave(left_open)
 
@@ -117,19 +146,24 @@ class Batch:
         runtime = self._batches.runtime
         left_open: list[int] = []
         rescheduled: list[int] = []
-        responses = self._responses or [None] * len(self._requests)
-        for response, request in zip(responses, self._requests, strict=True):
+        if self._error is not None:
+            for data in self._message.requests:
+                runtime.close(data.number)
+            for request in self._requests:
+                if request.sender is not None:
+                    request.sender.close()
+            return left_open, rescheduled
+        for response, request in zip(self._responses, self._requests, strict=True):
             number = request._request.context  # noqa: SLF001 (our own class)
-            sender = request.sender
-            if response is None and self._error is None:
+            if response is None:
                 if not is_rescheduled(request):
                     left_open.append(number)
                     # When this was the last of it, the sender's end tells that nobody will answer.
                     request.get_response_sender()
                     continue
                 rescheduled.append(number)
-            if sender is not None:
-                sender.close()
+            if request.sender is not None:
+                request.sender.close()
             runtime.close(number)
         return left_open, rescheduled
 

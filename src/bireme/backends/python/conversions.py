@@ -99,7 +99,12 @@ def from_response(response: InferenceResponse, export: Export) -> ResponseData:
 
 def from_error(error: BiremeError) -> ErrorData:
     """Return the message for an error."""
-    return ErrorData(error.code, error.message)
+    return ErrorData(error.code, encodable(error.message))
+
+
+def encodable(text: str) -> str:
+    """Return ``text``, with what no message can hold (half surrogates, of file names that are no UTF-8) as escapes."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def _drop(_request: InferenceRequest, _response: InferenceResponse) -> None:

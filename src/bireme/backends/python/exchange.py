@@ -12,6 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from bireme.backends.python.conversions import to_response
+from bireme.ipc.channel import Channel
+from bireme.ipc.ledger import Ledger
 from bireme.ipc.messages import (
     Cancel,
     CheckReady,
@@ -20,51 +23,16 @@ from bireme.ipc.messages import (
     FromWorker,
     Released,
     Reply,
-    ResponseData,
     Result,
 )
+from bireme.types import BiremeError, InferenceResponse
 
-TRIM_S: Final = 1.0
-"""How long nothing arrives before free memory is given back. Only a worker that did something wakes up for it."""
-TRIM_ROUNDS: Final = 3
-"""How often it does: the arena spares what was used since the last trim, so the first round only marks."""
-
-
-class Channel(Protocol):
-    """What the exchange needs of `bireme.ipc.channel.Channel`."""
-
-    def send(self, message: FromWorker) -> None:
-        """Send; from any thread."""
-
-    def receive(self) -> Any:
-        """Wait for a message; None: the server is gone. ``NOTHING`` when none came in the time that was set."""
-
-    def receive_now(self) -> Any:
-        """As `receive`, but ``NOTHING`` when there is no message."""
-
-    def set_receive_timeout(self, seconds: float) -> None:
-        """Let `receive` wait no longer than ``seconds``; 0: for as long as it takes. It costs a system call."""
-
-
-class Arena(Protocol):
-    """What the exchange needs of `bireme.ipc.arena.Arena`."""
-
-    def trim(self) -> int:
-        """Give free memory back to the system."""
-
-
-class Ledger(Protocol):
-    """What the exchange needs of `bireme.ipc.ledger.Ledger`."""
-
-    arena: Arena
-    released: list[int]
-
-    def take_back(self, leases: list[int]) -> None:
-        """The server has let go of ``leases``."""
+UNSENDABLE: Final = (ValueError, TypeError, OverflowError)
+"""What encoding a message raises: text that is no Unicode, numbers of more than 64 bits."""
 
 
 class Receiver(Protocol):
-    """Whoever waits for the messages of one call, or for tasks."""
+    """Whoever waits for the answers to a call: an `InferenceResponse`, several of them, or a `Result`; or for tasks."""
 
     def deliver(self, message: Any) -> None:
         """Take a message, from any thread; None: the server is gone."""
@@ -104,11 +72,11 @@ class Exchange:
     def __init__(self, channel: Channel, ledger: Ledger) -> None:
         self.ledger = ledger
         self.tasks: Receiver = Waiter()
-        """Who gets `Execute`, `CheckReady` and `Finalize`."""
+        """Who gets batches, `CheckReady` and `Finalize`."""
+        self.open_batch: Callable[[Execute], Any] = _same
+        """Makes a task of an `Execute`."""
         self.on_cancel: Callable[[int], None] = _ignore
         """Is told the number of a request that its caller has taken back."""
-        self.on_stray: Callable[[ResponseData], None] = _ignore
-        """Gets responses that nobody waits for any more: what they lend must go back."""
         self.is_lost = False
         """Whether the server is gone."""
         self.is_forked = False
@@ -117,8 +85,6 @@ class Exchange:
         self._reading = threading.Lock()  # held by the thread that reads
         self._receivers: dict[int, Receiver] = {}
         self._followers: set[Waiter] = set()
-        self._idle_rounds = 0
-        self._has_timeout = False
         self._handlers: dict[type, Callable[[Any], None]] = {
             Execute: self._on_execute,
             Reply: self._on_reply,
@@ -138,8 +104,7 @@ class Exchange:
         Raises:
             RuntimeError: this is a forked copy of the worker.
         """
-        if self.is_forked:
-            raise RuntimeError("a process that a model forked cannot talk to the server")
+        self.check_not_forked()
         if self.is_lost:
             return
         try:
@@ -147,21 +112,10 @@ class Exchange:
         except OSError:  # the server is gone; whoever reads next will see it, too
             self._lose()
 
-    def take_released(self) -> list[int]:
-        """Return the leases that the server gets back with the next message, and forget them."""
-        released = self.ledger.released
-        taken: list[int] = []
-        try:
-            while released:
-                taken.append(released.pop())  # one by one: other threads append, and take, meanwhile
-        except IndexError:
-            pass
-        return taken
-
     def flush(self, least: int = 1) -> None:
         """Give leases back in a message of their own, if there are ``least``."""
         if len(self.ledger.released) >= least:
-            self.send(Released(self.take_released()))
+            self.send(Released(self.ledger.take_released()))
 
     # What comes in
 
@@ -170,8 +124,8 @@ class Exchange:
         if not self._reading.acquire(blocking=False):
             waiter = Waiter()
             self._receivers[call] = waiter
-            self.send(message)
             try:
+                self.send(message)
                 return self.wait(waiter)
             finally:
                 del self._receivers[call]
@@ -181,12 +135,11 @@ class Exchange:
             while not self.is_lost:
                 answer = self._channel.receive()
                 kind = type(answer)
-                if (kind is Reply or kind is Result) and answer.call == call:
-                    if kind is Reply and answer.released:
-                        self.ledger.take_back(answer.released)
+                if kind is Reply and answer.call == call:
+                    return self._adopt(answer)
+                if kind is Result and answer.call == call:
                     return answer
-                if not self._dispatch(answer):
-                    self._be_idle()
+                self._dispatch(answer)
             return None
         finally:
             self._reading.release()
@@ -241,16 +194,20 @@ class Exchange:
         """Nobody waits for ``call`` any more."""
         self._receivers.pop(call, None)
 
-    def begin_work(self) -> None:
-        """Something is done that takes memory: see a while after it what can be given back. While idle, nobody wakes up."""
-        self._idle_rounds = 0
-        if not self._has_timeout:
-            self._has_timeout = True
-            self._channel.set_receive_timeout(TRIM_S)
-
     def mark_forked(self) -> None:
         """Become silent: this is the forked copy, in its only thread."""
         self.is_forked = True
+        self._reading = threading.Lock()  # whoever had it is not here
+        self._followers.clear()
+
+    def check_not_forked(self) -> None:
+        """Check that this is the worker itself.
+
+        Raises:
+            RuntimeError: it is a copy that a model's code forked.
+        """
+        if self.is_forked:
+            raise RuntimeError("a process that a model forked cannot talk to the server")
 
     # Reading
 
@@ -260,10 +217,8 @@ class Exchange:
             if self.is_lost:
                 messages.append(None)
                 return
-            if self.is_forked:
-                raise RuntimeError("a process that a model forked cannot talk to the server")
-            if not self._dispatch(self._channel.receive()):
-                self._be_idle()
+            self.check_not_forked()
+            self._dispatch(self._channel.receive())
 
     def _follow(self, waiter: Waiter) -> None:
         """Wait until another thread has delivered something to ``waiter``, or let it read itself."""
@@ -284,15 +239,6 @@ class Exchange:
             if self._followers:
                 self._hand_over()
 
-    def _be_idle(self) -> None:
-        """Nothing came for `TRIM_S`: give back what nobody has used for that long. This thread has the reader's role."""
-        self.flush()
-        self.ledger.arena.trim()
-        self._idle_rounds += 1
-        if self._idle_rounds >= TRIM_ROUNDS:
-            self._has_timeout = False
-            self._channel.set_receive_timeout(0)
-
     def _hand_over(self) -> None:
         """Wake one of those who wait, so that it reads on. Not needed when another thread has the role already."""
         if self._reading.locked():
@@ -311,21 +257,30 @@ class Exchange:
         return True
 
     def _on_execute(self, message: Execute) -> None:
+        task = self.open_batch(message)
         if message.released:
             self.ledger.take_back(message.released)
-        self.tasks.deliver(message)
+        self.tasks.deliver(task)
 
     def _on_task(self, message: CheckReady | Finalize) -> None:
         self.tasks.deliver(message)
 
     def _on_reply(self, message: Reply) -> None:
-        if message.released:
-            self.ledger.take_back(message.released)
+        response = self._adopt(message)  # also where nobody waits for it: what it lends goes back
         receiver = self._receivers.get(message.call)
         if receiver is not None:
-            receiver.deliver(message)
-        else:
-            self.on_stray(message.response)
+            receiver.deliver(response)
+
+    def _adopt(self, message: Reply) -> InferenceResponse:
+        """Return the response. By the thread that reads, before the next message: that may end what this one refers to."""
+        data = message.response
+        try:
+            response = to_response(data, self.ledger.adopt)
+        except BiremeError as error:
+            response = InferenceResponse(data.model_name, data.model_version, data.id, error=error)
+        if message.released:
+            self.ledger.take_back(message.released)
+        return response
 
     def _on_result(self, message: Result) -> None:
         receiver = self._receivers.get(message.call)
@@ -353,3 +308,7 @@ class Exchange:
 
 def _ignore(_: Any) -> None:
     pass
+
+
+def _same(message: Execute) -> Execute:
+    return message

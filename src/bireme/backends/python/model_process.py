@@ -23,6 +23,7 @@ from bireme.backends.python import pb_utils, runtime
 from bireme.backends.python.async_runner import AsyncRunner, make_loop
 from bireme.backends.python.batch import BadReturn
 from bireme.backends.python.batches import Batches
+from bireme.backends.python.conversions import encodable
 from bireme.backends.python.exchange import Exchange
 from bireme.backends.python.model_file import format_error, load_model_class
 from bireme.backends.python.process_runtime import ProcessRuntime
@@ -43,17 +44,17 @@ def main(channel: Channel, ledger: Ledger) -> None:
     args: dict[str, str] = json.loads(settings["args"])
     exchange = Exchange(channel, ledger)
     os.register_at_fork(after_in_child=exchange.mark_forked)
-    own_runtime = ProcessRuntime(
-        exchange, ledger, model_name=args["model_name"], version_dir=settings["version_dir"]
-    )
+    own_runtime = ProcessRuntime(exchange, model_name=args["model_name"], version_dir=settings["version_dir"])
     runtime.set_current(lambda: own_runtime)
     pb_utils.install()
-    if settings["mode"] == "complete":
-        own_runtime.logs_to_stderr = True
-        exchange.send(_complete(settings, args))
-    else:
-        _ModelProcess(own_runtime, channel, settings, args).run()
-    _end_if_forked(exchange)
+    try:
+        if settings["mode"] == "complete":
+            own_runtime.logs_to_stderr = True
+            exchange.send(_complete(settings, args))
+        else:
+            _ModelProcess(own_runtime, channel, settings, args).run()
+    finally:
+        _end_if_forked(exchange)
 
 
 def _complete(settings: dict[str, str], args: dict[str, str]) -> Started:
@@ -164,7 +165,7 @@ def _import_class(settings: dict[str, str]) -> type:
 
 def _failed(error: BaseException) -> Started:
     text = str(error) if isinstance(error, BadReturn) else format_error(error)
-    return Started(ErrorData("INTERNAL", text))
+    return Started(ErrorData("INTERNAL", encodable(text)))
 
 
 def _end_if_forked(exchange: Exchange) -> None:

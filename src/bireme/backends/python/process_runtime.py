@@ -10,24 +10,24 @@ import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from bireme.backends.python.conversions import from_request, from_response, to_response
+from bireme.backends.python.conversions import encodable, from_request, from_response
 from bireme.backends.python.errors import make_error
-from bireme.backends.python.exchange import Exchange, Ledger as ExchangeLedger
+from bireme.backends.python.exchange import UNSENDABLE, Exchange
 from bireme.backends.python.reply_stream import FutureReceiver, ReplyStream
+from bireme.ipc.ledger import Ledger
 from bireme.ipc.messages import (
     Call,
     CancelCall,
+    ErrorData,
     Infer,
     LogLine,
     Orphaned,
-    Reply,
     Respond,
     ResponseData,
-    TensorData,
 )
-from bireme.types import InferenceRequest, InferenceResponse, Tensor, Unavailable
+from bireme.types import InferenceRequest, InferenceResponse, Unavailable
 
 _NO_ANSWER: Final = frozenset({"increment", "set", "observe", "drop_series", "drop_family"})
 """Metric operations that return nothing: nobody waits for them."""
@@ -43,16 +43,6 @@ execution_of_task: Final[ContextVar[int]] = ContextVar("execution_of_task", defa
 """The batch that a task of an async model belongs to."""
 
 
-class Ledger(ExchangeLedger, Protocol):
-    """What a runtime needs of `bireme.ipc.ledger.Ledger`."""
-
-    def export(self, tensor: Tensor) -> TensorData:
-        """Lend ``tensor`` to the server."""
-
-    def adopt(self, data: TensorData, *, writable: bool = True) -> Tensor:
-        """Return the tensor that the server lends."""
-
-
 class ProcessRuntime:
     """One model instance's way to the server: `bireme.backends.python.runtime.Runtime`. Any thread may use it.
 
@@ -60,11 +50,11 @@ class ProcessRuntime:
     unload_dependents), ``is_model_ready`` (name, version) and ``metric`` (operation, and that one's own arguments).
     """
 
-    def __init__(self, exchange: Exchange, ledger: Ledger, *, model_name: str, version_dir: str) -> None:
+    def __init__(self, exchange: Exchange, *, model_name: str, version_dir: str) -> None:
         self.model_name = model_name
         self.version_dir = version_dir
         self.exchange = exchange
-        self.ledger = ledger
+        self.ledger: Ledger = exchange.ledger
         self.can_infer = False
         """Whether the model executes, so that it may ask other models."""
         self.execution = 0
@@ -76,11 +66,9 @@ class ProcessRuntime:
         self.open: dict[int, int] = {}
         """The model's requests that have no final response yet: `RUNNING`, `ABANDONED` or `RETURNED` by number."""
         self._cancelled: set[int] = set()
-        self._last_opened = 0
         self._calls = itertools.count(1)
         self._main_thread = threading.get_ident()
         exchange.on_cancel = self._note_cancel
-        exchange.on_stray = self.drop_response
 
     # Other models
 
@@ -96,7 +84,7 @@ class ProcessRuntime:
         if loop is not self.loop:
             return loop.run_in_executor(None, self._infer, request, execution)
         call = next(self._calls)
-        receiver = FutureReceiver(loop, partial(self._to_response, request))
+        receiver = FutureReceiver(loop, partial(self._response_or_loss, request))
         self.exchange.expect(call, receiver)
         receiver.future.add_done_callback(partial(self._end_call, call))
         try:
@@ -129,26 +117,25 @@ class ProcessRuntime:
         call = next(self._calls)
         exchange = self.exchange
         data = from_request(request, call, self.ledger.export)
-        reply = exchange.ask(Infer(data, execution, False, exchange.take_released()), call)
-        return self._to_response(request, reply)
+        response = exchange.ask(Infer(data, execution, False, self.ledger.take_released()), call)
+        return self._response_or_loss(request, response)
 
     def _send_infer(
         self, request: InferenceRequest, call: int, execution: int, *, is_decoupled: bool
     ) -> None:
         data = from_request(request, call, self.ledger.export)
         exchange = self.exchange
-        exchange.send(Infer(data, execution, is_decoupled, exchange.take_released()))
+        exchange.send(Infer(data, execution, is_decoupled, self.ledger.take_released()))
 
-    def _to_response(self, request: InferenceRequest, reply: Reply | None) -> InferenceResponse:
-        if reply is None:
-            return self.lost_response(request)
-        return to_response(reply.response, self.ledger.adopt)
+    def _response_or_loss(
+        self, request: InferenceRequest, response: InferenceResponse | None
+    ) -> InferenceResponse:
+        return self.lost_response(request) if response is None else response
 
     def _check_can_infer(self) -> None:
         if not self.can_infer:
             raise RuntimeError("BLS is only supported during the 'execute' function.")
-        if self.exchange.is_forked:
-            raise RuntimeError("a process that a model forked cannot talk to the server")
+        self.exchange.check_not_forked()
 
     def _find_execution(self) -> int:
         """Return the batch whose code asks, as far as that can be told: 0 in threads that the model started."""
@@ -164,10 +151,17 @@ class ProcessRuntime:
         if number not in self.open:
             return
         exchange = self.exchange
+        exchange.check_not_forked()
         data = from_response(response, self.ledger.export)
         if response.final:
             self.close(number)
-        exchange.send(Respond(number, data, exchange.take_released()))
+        try:
+            exchange.send(Respond(number, data, self.ledger.take_released()))
+        except UNSENDABLE as error:  # a name, a parameter; its caller is not to wait for ever
+            self.close(number)
+            failure = ErrorData("INTERNAL", f"the response cannot be sent: {encodable(str(error))}")
+            exchange.send(Respond(number, ResponseData(error=failure)))
+            raise
 
     def abandon(self, request: InferenceRequest) -> None:
         """See `Runtime.abandon`."""
@@ -188,9 +182,8 @@ class ProcessRuntime:
         return request.cancelled
 
     def open_request(self, number: int, *, is_cancelled: bool) -> None:
-        """The model gets request ``number``, higher than all before."""
+        """Request ``number`` has come."""
         self.open[number] = RUNNING
-        self._last_opened = number
         if is_cancelled:
             self._cancelled.add(number)
 
@@ -201,8 +194,7 @@ class ProcessRuntime:
             self._cancelled.discard(number)
 
     def _note_cancel(self, number: int) -> None:
-        # Numbers rise: a higher one is of a batch that waits here, or on its way to the loop.
-        if number in self.open or number > self._last_opened:
+        if number in self.open:
             self._cancelled.add(number)
 
     # The server
@@ -212,7 +204,7 @@ class ProcessRuntime:
         if self.logs_to_stderr or self.exchange.is_forked:
             sys.stderr.write(f"{file}:{line}] {message}\n")
             return
-        self.exchange.send(LogLine(level, message, file, line))
+        self.exchange.send(LogLine(level, encodable(message), encodable(file), line))
 
     def log_error(self, message: str) -> None:
         """Write an error that the model's own code caused and nobody is told otherwise."""
@@ -246,10 +238,6 @@ class ProcessRuntime:
         if result.error is not None:
             raise make_error(result.error.code, result.error.message)
         return result.value
-
-    def drop_response(self, data: ResponseData) -> None:
-        """Let go of what a response lends that nobody waits for."""
-        to_response(data, self.ledger.adopt)
 
     def lost_response(self, request: InferenceRequest) -> InferenceResponse:
         """Return the answer to a call when the server is gone."""

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from bireme.backends.python.conversions import to_response
 from bireme.backends.python.exchange import Waiter
-from bireme.ipc.messages import CancelCall, Reply
+from bireme.ipc.messages import CancelCall
 from bireme.types import InferenceRequest, InferenceResponse
 
 if TYPE_CHECKING:
@@ -41,14 +40,8 @@ class FutureReceiver:
             self._loop.call_soon_threadsafe(self._resolve, message)
 
     def _resolve(self, message: Any) -> None:
-        future = self.future
-        try:
-            result = self._convert(message)  # also where nobody waits any more: what it lends goes back
-            if not future.done():
-                future.set_result(result)
-        except Exception as error:  # noqa: BLE001 - raised where it is waited for
-            if not future.done():
-                future.set_exception(error)
+        if not self.future.done():
+            self.future.set_result(self._convert(message))
 
 
 class ReplyStream(Waiter):
@@ -66,7 +59,7 @@ class ReplyStream(Waiter):
         self._receiver: FutureReceiver | None = None
 
     def deliver(self, message: Any) -> None:
-        """Take a reply, from any thread."""
+        """Take a response, from any thread."""
         super().deliver(message)
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
@@ -102,10 +95,7 @@ class ReplyStream(Waiter):
         """Nobody reads on: what still comes is dropped."""
         self._is_over = True
         self._runtime.exchange.forget(self._call)
-        while self.messages:
-            reply = self.messages.popleft()
-            if reply is not None:
-                self._runtime.drop_response(reply.response)
+        self.messages.clear()
 
     def _wait(self) -> InferenceResponse | None:
         """Return the next response, or None after the final one."""
@@ -113,12 +103,10 @@ class ReplyStream(Waiter):
             return None
         return self._take(self._runtime.exchange.wait(self))
 
-    def _take(self, reply: Reply | None) -> InferenceResponse:
+    def _take(self, response: InferenceResponse | None) -> InferenceResponse:
         exchange = self._runtime.exchange
-        if reply is None:
+        if response is None:
             response = self._runtime.lost_response(self._request)
-        else:
-            response = to_response(reply.response, self._runtime.ledger.adopt)
         if response.final:
             self._is_over = True
             exchange.forget(self._call)

@@ -10,10 +10,10 @@ import threading
 from inspect import iscoroutine
 from typing import Any
 
-from bireme.backends.python.batches import Batches
+from bireme.backends.python.batches import Batch, Batches
 from bireme.backends.python.exchange import Waiter
 from bireme.backends.python.readiness import judge_readiness
-from bireme.ipc.messages import CheckReady, Execute, Readiness
+from bireme.ipc.messages import CheckReady, Readiness
 
 
 class Runner:
@@ -30,6 +30,7 @@ class Runner:
     def run(self) -> None:
         """Run what the server asks for, until it says `Finalize` or is gone."""
         exchange = self._runtime.exchange
+        exchange.open_batch = self._batches.open
         exchange.take_tasks(self._tasks)
         released = exchange.ledger.released
         self._runtime.can_infer = True
@@ -38,7 +39,7 @@ class Runner:
                 exchange.flush()
             message = exchange.wait(self._tasks)
             kind = type(message)
-            if kind is Execute:
+            if kind is Batch:
                 self.is_busy = True
                 self._execute(message)
                 self.is_busy = False
@@ -48,12 +49,10 @@ class Runner:
                 break
         self._runtime.can_infer = False
 
-    def _execute(self, message: Execute) -> None:
-        self._runtime.execution = message.number
-        self._runtime.exchange.begin_work()
-        batch = self._batches.open(message)
+    def _execute(self, batch: Batch) -> None:
+        self._runtime.execution = batch.number
         try:
-            returned = self._model.execute(batch.requests())
+            returned = self._model.execute(batch.start())
             if returned.__class__ is not list and iscoroutine(returned):
                 returned = asyncio.run(returned)
             batch.finish(returned)
