@@ -51,11 +51,14 @@ def slow_backend(folder: Path, *, delay_s: float = 0.0, load_s: float = 0.0) -> 
 class ServeProcess:
     """A server on free ports of the loopback; its output is collected as it comes."""
 
-    def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str, environment: Mapping[str, str] | None = None, stdin: int | None = None
+    ) -> None:
         addresses = ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
         ports = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
         self.popen = subprocess.Popen(
             [sys.executable, "-m", "bireme", "serve", *addresses, *ports, *arguments],
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

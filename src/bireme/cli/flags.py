@@ -138,6 +138,14 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             "Let clients register shared memory regions, which the server then reads tensors from and writes them to.",
             False,
         ),
+        Flag(
+            "debug-model",
+            TEXT,
+            "Run this Python model on the server's main thread, so that breakpoint() stops it in the terminal. Repeat for "
+            "several.",
+            repeat=True,
+            extension=True,
+        ),
     ),
     "Model repository": (
         Flag(

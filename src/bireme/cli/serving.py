@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bireme import __version__
 from bireme.cli.settings import Settings
@@ -29,6 +29,9 @@ from bireme.frontend.metrics import MetricsFrontend
 from bireme.frontend.options import ListenOptions
 from bireme.telemetry import log
 from bireme.types import Unavailable
+
+if TYPE_CHECKING:
+    from bireme.backends.python.debug_desk import DebugDesk
 
 _logger = log.get_logger(__name__)
 
@@ -45,6 +48,7 @@ class Serving:
         self._server = Server(options=settings.server)
         self._front_ends: list[tuple[str, FrontEnd]] = []
         self._stop_asked: asyncio.Future[str] | None = None
+        self._desk: DebugDesk | None = None
 
     def run(self) -> int:
         """Serve; return the exit status.
@@ -55,12 +59,23 @@ class Serving:
         log.configure(**self._settings.log)
         for note in self._settings.notes:
             _logger.warning(note)
+        if not self._settings.debug_models:
+            return self._run_loop()
+        # Imported here: it brings much along that a server without Python models does not need.
+        from bireme.backends.python.debug_desk import DebugDesk
+        from bireme.cli.debugging import run_beside
+
+        self._desk = DebugDesk(self._settings.debug_models)
+        return run_beside(self._desk, self._run_loop, self._on_raw_signal)
+
+    def _run_loop(self) -> int:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(self._main())
 
     async def _main(self) -> int:
         self._stop_asked = asyncio.get_running_loop().create_future()
-        self._listen_for_signals()
+        if self._desk is None:
+            self._listen_for_signals()
         start = asyncio.ensure_future(self._start())
         events: list[asyncio.Future[Any]] = [start, self._stop_asked]
         await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
@@ -83,6 +98,8 @@ class Serving:
         except BaseException:
             await self._close_ports(0)
             raise
+        for name in () if self._desk is None else self._desk.missing:
+            _logger.warning("--debug-model=%s: there is no such model, or it is not written in Python", name)
         # What is here now stays: the collector need not look at it again and again (nor copy it, after a fork).
         gc.collect()
         gc.freeze()
@@ -93,7 +110,7 @@ class Serving:
         front_ends = list(self._make_front_ends())  # what is wrong with one is known before any is bound
         for name, front_end in front_ends:
             await self._open(name, front_end)
-        if any(_has_files(front_end.options) for _, front_end in front_ends):
+        if self._desk is None and any(_has_files(front_end.options) for _, front_end in front_ends):
             _on_hangup(self._reopen)
 
     def _make_front_ends(self) -> Iterator[tuple[str, FrontEnd]]:
@@ -153,7 +170,8 @@ class Serving:
                 signal.signal(number, self._on_raw_signal)
 
     def _on_raw_signal(self, number: int, _frame: object) -> None:
-        assert self._stop_asked is not None
+        if self._stop_asked is None:  # the loop does not run yet, on its thread
+            _exit_now(0)
         self._stop_asked.get_loop().call_soon_threadsafe(self._on_signal, number)
 
     def _on_signal(self, number: int) -> None:

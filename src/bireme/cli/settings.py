@@ -36,6 +36,8 @@ class Settings:
     metrics: ListenOptions | None
     log: Mapping[str, Any]
     """Arguments of `bireme.telemetry.log.configure`."""
+    debug_models: tuple[str, ...] = ()
+    """Python models that run on the main thread."""
     notes: tuple[str, ...] = ()
     """What the user should know about flags that were accepted but do not do what they say."""
 
@@ -61,6 +63,7 @@ def make_settings(values: Values, given: Iterable[Flag] = ()) -> Settings:
             "format": values["log-format"],
             "file": values["log-file"],
         },
+        debug_models=tuple(dict.fromkeys(values["debug-model"])),
         notes=tuple(_notes(values, given)),
     )
     _check_ports(settings)

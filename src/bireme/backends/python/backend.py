@@ -25,6 +25,7 @@ import orjson
 
 from bireme.backends.interface import Host, LoadedModel, ModelContext, Placement
 from bireme.backends.python.arguments import make_arguments
+from bireme.backends.python.debug_desk import desk_for
 from bireme.backends.python.instance import ProcessInstance
 from bireme.backends.python.supervised import Completion, Launch
 from bireme.config import ModelConfig, parse_json
@@ -66,7 +67,7 @@ class PythonBackend:
         check_name(ctx.name)
         settings = read_settings(ctx.config)
         model_file = find_model_file(ctx)
-        if settings.runs_in_thread:
+        if settings.runs_in_thread or desk_for(ctx.name) is not None:
             from bireme.backends.python.thread_instance import ThreadModel
 
             model: LoadedModel = ThreadModel(ctx)

@@ -21,11 +21,12 @@ from bireme.backends.interface import Host, ModelContext, Placement, ResponseSin
 from bireme.backends.python import pb_utils
 from bireme.backends.python.arguments import config_text, make_arguments
 from bireme.backends.python.batch import BadReturn
+from bireme.backends.python.debug_desk import DebugDesk, desk_for
 from bireme.backends.python.lone_host import LoneHost
 from bireme.backends.python.model_file import load_model_class
 from bireme.backends.python.thread_batches import Batches, Outcome
 from bireme.backends.python.thread_runtime import ThreadRuntime, enter, forget, register
-from bireme.backends.python.thread_worker import ModelThread, UserModel, describe
+from bireme.backends.python.thread_worker import DeskWorker, ModelThread, UserModel, describe
 from bireme.config import ModelConfig, parse_json
 from bireme.types import BackendFailed, Execution, InferenceRequest, InvalidArgument, Unavailable
 
@@ -54,6 +55,7 @@ class ThreadModel:
         self._max_concurrent = read_settings(ctx.config).max_concurrent
         self._shares = _read_share_model(ctx.config)
         self._shared: UserModel | None = None
+        self._desk = desk_for(ctx.name)
         self._packages: list[str] = []
         self._model_file = find_model_file(ctx)
         host = ctx.host
@@ -71,6 +73,13 @@ class ThreadModel:
             InvalidArgument: what it returned is not valid.
         """
         self._config = config
+        text = self._complete() if self._desk is None else self._desk.call(self._complete)
+        if text is None:
+            return config
+        return parse_json(text, f"what auto_complete_config of '{self._model_file}' returned")
+
+    def _complete(self) -> bytes | None:
+        config = self._config
         runtime = ThreadRuntime(self._host, config.name, self._ctx.version, str(self._ctx.version_dir))
         runtime.logs_to_stderr = True
         package = self._new_package(runtime)
@@ -78,19 +87,18 @@ class ThreadModel:
         try:
             complete = getattr(self._import(package), "auto_complete_config", None)
             if complete is None:
-                return config
+                return None
             completed = complete(pb_utils.ModelConfig(config_text(config)))
             if not isinstance(completed, pb_utils.ModelConfig):
                 raise BadReturn(
                     f"auto_complete_config function in model '{config.name}' must return a valid pb.ModelConfig object."
                 )
-            text = orjson.dumps(completed.as_dict())
+            return orjson.dumps(completed.as_dict())
         except BaseException as error:  # noqa: BLE001 - a model may even call exit()
             raise BackendFailed(describe(error)) from None
         finally:
             enter(before)
             forget(package)
-        return parse_json(text, f"what auto_complete_config of '{self._model_file}' returned")
 
     def check_config(self, config: ModelConfig) -> None:
         """Take the final config; a model file says nothing that it could be compared with."""
@@ -105,7 +113,9 @@ class ThreadModel:
         model = self._shared or self._make_model(placement)
         if self._shares:
             self._shared = model
-        return ThreadInstance(model, self._batches(model, placement), placement.name, self._max_concurrent)
+        return ThreadInstance(
+            model, self._batches(model, placement), placement.name, self._max_concurrent, self._desk
+        )
 
     def close(self) -> None:
         """Forget the model's modules."""
@@ -151,8 +161,19 @@ class ThreadModel:
 class ThreadInstance:
     """Takes whole requests: `bireme.backends.interface.RequestInstance`. Made on a loading thread."""
 
-    def __init__(self, model: UserModel, batches: Batches, name: str, max_concurrent: int) -> None:
-        """Start the thread and wait until the model is initialised. Raises as `UserModel.initialize`."""
+    def __init__(
+        self,
+        model: UserModel,
+        batches: Batches,
+        name: str,
+        max_concurrent: int,
+        desk: DebugDesk | None = None,
+    ) -> None:
+        """Start the thread and wait until the model is initialised; on the main thread if there is a ``desk``.
+
+        Raises:
+            BackendFailed: ``initialize`` failed: its exception's text.
+        """
         self.unavailable: str | None = None
         self.retry_delay_s = 0.0
         self.batches = batches
@@ -163,9 +184,13 @@ class ThreadInstance:
         self._executions: set[Execution] = set()
         self._sink: ResponseSink | None = None
         self._readiness: asyncio.Future[bool] | None = None
-        self._thread = ModelThread(model, batches, self._report, name)
+        self._thread: ModelThread | DeskWorker = (
+            ModelThread(model, batches, self._report, name)
+            if desk is None
+            else DeskWorker(desk, model, batches, self._report)
+        )
         self._thread.start()
-        self.max_concurrent = max_concurrent if model.is_async else 1
+        self.max_concurrent = max_concurrent if model.is_async and desk is None else 1
         self.has_ready_hook = model.has_ready_hook
 
     def start(self, sink: ResponseSink) -> None:

@@ -11,6 +11,8 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from inspect import iscoroutine, iscoroutinefunction
 from queue import SimpleQueue
 from typing import Any
@@ -18,11 +20,12 @@ from typing import Any
 from bireme.backends.loop_calls import LoopCalls
 from bireme.backends.python.async_runner import make_loop
 from bireme.backends.python.batch import BadReturn
+from bireme.backends.python.debug_desk import DebugDesk
 from bireme.backends.python.model_file import format_error
 from bireme.backends.python.readiness import judge_readiness
 from bireme.backends.python.thread_batches import Batches, Outcome
 from bireme.backends.python.thread_runtime import ThreadRuntime, enter, execution_of_context
-from bireme.types import BackendFailed, BiremeError, Execution, InferenceRequest
+from bireme.types import BackendFailed, BiremeError, Execution, InferenceRequest, Unavailable
 
 log = logging.getLogger("bireme.backends.python")
 
@@ -214,6 +217,68 @@ class ModelThread:
         outcome = await self._batches.run_async(execution, requests)
         executions.remove(execution)
         self._report(execution, requests, outcome)
+
+
+class DeskWorker:
+    """What `ModelThread` is for other instances: the way of one instance's executions to the desk."""
+
+    def __init__(self, desk: DebugDesk, model: UserModel, batches: Batches, report: Report) -> None:
+        self._desk = desk
+        self._model = model
+        self._batches = batches
+        self._report = report
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """As `ModelThread.start`."""
+        self._desk.call(self._initialize)
+
+    def put(self, execution: Execution) -> None:
+        """As `ModelThread.put`."""
+        self._desk.post(partial(self._run, execution))
+
+    def end(self, timeout_s: float | None) -> None:
+        """As `ModelThread.end`."""
+        with suppress(TimeoutError, Unavailable):
+            self._desk.call(self._release, timeout_s)
+
+    def _initialize(self) -> None:
+        model = self._model
+        before = enter(model.runtime)
+        try:
+            initialize = None if model.is_initialised else model.load()
+            if model.is_async:
+                self._loop = make_loop()
+                asyncio.set_event_loop(self._loop)
+            if initialize is not None:
+                initialize()
+        except BaseException as error:  # noqa: BLE001 - a model may even call exit()
+            raise BackendFailed(describe(error)) from None
+        finally:
+            enter(before)
+        model.num_users += 1
+
+    def _run(self, execution: Execution) -> None:
+        runtime = self._model.runtime
+        requests = list(execution.requests)
+        before = enter(runtime)
+        execution_of_context.set(execution)
+        runtime.executions.append(execution)
+        if self._loop is None:
+            outcome = self._batches.run(execution, requests)
+        else:
+            outcome = self._loop.run_until_complete(self._batches.run_async(execution, requests))
+        runtime.executions.remove(execution)
+        execution_of_context.set(None)
+        enter(before)
+        self._report(execution, requests, outcome)
+
+    def _release(self) -> None:
+        before = enter(self._model.runtime)
+        self._model.release()
+        enter(before)
+        if self._loop is not None:
+            self._loop.close()
 
 
 def describe(error: BaseException) -> str:
