@@ -17,6 +17,7 @@ from bireme.frontend.http.listener import HttpListener
 from bireme.frontend.http.options import ConnectionLimits, HttpOptions
 from bireme.frontend.http.routes import Router
 from bireme.frontend.options import ListenOptions
+from bireme.ipc.arena import Arena
 from bireme.ipc.shared_memory import SharedMemoryRegions
 from bireme.telemetry import ServerMetrics
 from bireme.types import BiremeError, InferenceRequest, InferenceResponse, NotFound, Tensor
@@ -289,6 +290,7 @@ class FakeServer:
         self.state = ServerState.READY
         self.shared_memory = SharedMemoryRegions(is_allowed=True)
         self.metrics = ServerMetrics()
+        self.arena = Arena()
         self.is_ready = True
         self.asks_models = False
         """Whether readiness is asked of the models: `check_ready` and `check_model_ready` then wait for ``hook``."""

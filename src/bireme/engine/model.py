@@ -352,6 +352,7 @@ class Model:
             request.failure = response.error
         if not self.is_decoupled:
             if not response.final:
+                request.num_responses += 1
                 request.held = response
                 return
             response = self._only_response(request, response)
@@ -364,12 +365,15 @@ class Model:
         self._respond(request, response)
 
     def _only_response(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:
-        if not response.flag_only:
-            return response
+        """Return the response of a model that answers once, whose last one is ``response``."""
+        num_responses = request.num_responses + (not response.flag_only)
+        if num_responses != 1:
+            error = BackendFailed(f"expected a single response, got {num_responses}")
+            request.failure = error
+            return InferenceResponse(self.name, self.version, request.id, error=error)
         held, request.held = request.held, None
         if held is None:
-            request.failure = BackendFailed("expected a single response, got 0")
-            return InferenceResponse(self.name, self.version, request.id, error=request.failure)
+            return response
         held.final = True
         return held
 

@@ -131,7 +131,7 @@ class Call(MessageReader):
     def allocate(self, size: int, start: memoryview) -> memoryview:
         """Return memory for a message, laid out for its first tensor to be aligned."""
         self._count(len(start))
-        return allocate_body(size, tensors_at=raw_offset(start))
+        return allocate_body(size, tensors_at=raw_offset(start), arena=self.api.server.arena)
 
     def advance(self, num_bytes: int) -> None:
         """Count what has arrived, too."""

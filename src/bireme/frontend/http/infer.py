@@ -115,7 +115,7 @@ class InferRoute(Route):
         json_size = size if self._json_length is None else self._json_length
         if self._is_offloaded(json_size) and self._encoding is None:
             return memoryview(Segment.allocate(size))
-        return allocate_body(size, tensors_at=json_size)
+        return allocate_body(size, tensors_at=json_size, arena=self._api.server.arena)
 
     def refuse_size(self, size: int) -> RefusedRequest:
         """Name the limit that a body of ``size`` bytes passes."""
