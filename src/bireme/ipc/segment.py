@@ -6,6 +6,7 @@ descriptor of it does.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 
@@ -17,6 +18,8 @@ class Segment(mmap.mmap):
     """A mapping that knows its file descriptor. Closed when its last view dies."""
 
     fd: int
+    address: int
+    """Where it is mapped in this process."""
 
     @classmethod
     def allocate(cls, size: int) -> Segment:
@@ -46,6 +49,7 @@ class Segment(mmap.mmap):
             os.close(fd)
             raise
         segment.fd = fd
+        segment.address = ctypes.addressof(ctypes.c_char.from_buffer(segment))
         return segment
 
     def fill(self, data: bytes | bytearray | memoryview) -> None:
