@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-import pytest
-
-from bireme.backends.python import pb_utils, runtime
+from bireme.backends.python import pb_utils
 from bireme.telemetry.custom_metrics import CustomMetrics
 from bireme.types import InferenceRequest, InferenceResponse, Tensor
 
@@ -137,17 +135,3 @@ def answer(*values, final=True, error=None, **fields):
     return InferenceResponse(
         "asked", 1, "", [tensor("Y", value) for value in values], final=final, error=error, **fields
     )
-
-
-@pytest.fixture
-def server(monkeypatch):
-    """The runtime of the model whose code the test is."""
-    fake = FakeRuntime()
-    monkeypatch.setattr(runtime, "_find_current", lambda: fake)
-    return fake
-
-
-@pytest.fixture
-def nowhere(monkeypatch):
-    """No model is running."""
-    monkeypatch.setattr(runtime, "_find_current", None)

@@ -109,8 +109,7 @@ class Metric:
         raise TritonModelException(_failure(operation, problem))
 
     def __del__(self) -> None:
-        if hasattr(self, "_handle"):
-            self._handle.drop()
+        self._handle.drop()
 
 
 class MetricFamily:

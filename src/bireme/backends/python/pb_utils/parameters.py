@@ -8,7 +8,7 @@ from typing import Any
 from bireme.backends.python.pb_utils.errors import TritonModelException
 from bireme.types import Parameter
 
-_INT64 = range(-(1 << 63), 1 << 63)
+_INT64_END = 1 << 63
 
 
 def check_parameters(parameters: Any) -> dict[str, Parameter] | None:
@@ -29,7 +29,7 @@ def check_parameters(parameters: Any) -> dict[str, Parameter] | None:
             raise TritonModelException(
                 f"Expect parameters values to have type bool/int/str, found type {type(value)}"
             )
-        elif value not in _INT64:
+        elif not -_INT64_END <= value < _INT64_END:
             raise TritonModelException(f"Parameter '{name}' is {value}, which does not fit into 64 bits")
         else:
             checked[str.__str__(name)] = value if isinstance(value, bool) else int(value)

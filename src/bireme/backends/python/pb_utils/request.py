@@ -22,6 +22,7 @@ from bireme.backends.python.pb_utils.errors import TritonModelException
 from bireme.backends.python.pb_utils.parameters import check_parameters, parameters_json
 from bireme.backends.python.pb_utils.request_arguments import (
     REQUIRED,
+    UINT64_END,
     InferenceTrace,
     PreferredMemory,
     check_extras,
@@ -35,7 +36,6 @@ from bireme.backends.python.pb_utils.response_sender import InferenceResponseSen
 from bireme.backends.python.pb_utils.tensor import Tensor, wrap_tensor
 
 _OUTSIDE_EXECUTE: Final = "BLS is only supported during the 'execute' function."
-_UINT64_END: Final = 1 << 64
 _make_request = types.InferenceRequest
 
 
@@ -89,7 +89,7 @@ class InferenceRequest:
             or type(flags) is not int
             or type(timeout) is not int
             or timeout < 0
-            or not 0 <= correlation_id < _UINT64_END
+            or not 0 <= correlation_id < UINT64_END
         ):
             (
                 request_id,

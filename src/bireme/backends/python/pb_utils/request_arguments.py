@@ -12,7 +12,7 @@ from bireme.backends.python.pb_utils.tensor import Tensor
 
 REQUIRED: Final[Any] = object()
 """Stands for an argument that was not given: Triton's positional order has optional ones before required ones."""
-_UINT64: Final = range(1 << 64)
+UINT64_END: Final = 1 << 64
 
 
 class PreferredMemory:
@@ -147,7 +147,7 @@ def _to_list(name: str, value: Any) -> list[Any]:
 
 def _to_timeout(value: Any) -> int:
     timeout = _to_int("timeout", value)
-    if timeout not in _UINT64:
+    if not 0 <= timeout < UINT64_END:
         raise ValueError(f"InferenceRequest: timeout must be microseconds from 0 to 2^64-1, found {timeout}")
     return timeout
 
@@ -155,7 +155,7 @@ def _to_timeout(value: Any) -> int:
 def _to_correlation_id(value: Any) -> int | str:
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, int) and value in _UINT64:
+    if isinstance(value, int) and 0 <= value < UINT64_END:
         return int(value)
     raise TritonModelException("Correlation ID must be integer or string")
 
