@@ -19,10 +19,11 @@ from bireme.ipc.ledger import Ledger
 from bireme.ipc.lifeline import make_lifeline
 from bireme.ipc.messages import FromWorker, ToWorker
 
-_PATH_VARIABLE: Final = "BIREME_WORKER_PATH"
+PATH_VARIABLE: Final = "BIREME_WORKER_PATH"
+"""The environment variable with the folders, separated as in ``PATH``, in which a worker looks for modules last."""
 # The environment's own packages win: where ours lie comes last. The current directory is not one of them.
 _BOOTSTRAP: Final = (
-    f"import os, sys; sys.path[:] = [p for p in sys.path if p] + [os.environ.pop({_PATH_VARIABLE!r})]; "
+    f"import os, sys; sys.path[:] = [p for p in sys.path if p] + os.environ.pop({PATH_VARIABLE!r}).split(os.pathsep); "
     "from bireme.ipc.worker import main; main()"
 )
 _CLOSE_GRACE_S: Final = 0.5
@@ -243,7 +244,7 @@ def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def _environment(changes: Mapping[str, str], path_prefix: Sequence[str]) -> dict[str, str]:
-    environment = {**os.environ, **changes, _PATH_VARIABLE: str(Path(__file__).resolve().parents[2])}
+    environment = {**os.environ, PATH_VARIABLE: str(Path(__file__).resolve().parents[2]), **changes}
     if path_prefix:
         rest = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([*path_prefix, *([rest] if rest else [])])

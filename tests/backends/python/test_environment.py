@@ -1,5 +1,6 @@
 """The environments of Python models: which is taken, what is made once, and what is said of one that does not work."""
 
+import asyncio
 import fcntl
 import io
 import json
@@ -18,11 +19,13 @@ import pytest
 
 from bireme.backends.interface import ModelContext
 from bireme.backends.python import environment_cache, interpreter
-from bireme.backends.python.environment import FALLBACK_PATH, prepare
+from bireme.backends.python.environment import prepare
 from bireme.backends.python.environment_cache import EnvironmentCache
 from bireme.backends.python.requirements import fingerprint
 from bireme.config import ModelConfig
 from bireme.config.model_config import ModelParameter
+from bireme.ipc.arena import Arena
+from bireme.ipc.worker_process import PATH_VARIABLE, WorkerProcess
 from bireme.types import InvalidArgument
 
 ACTIVATE = """
@@ -91,7 +94,8 @@ def pack(prefix, archive):
 def imported(environment, *modules):
     """Return where an environment's worker would find modules."""
     code = (
-        "import bireme.ipc.fallback_path as f, importlib, json; f.extend_path();"
+        "import importlib, json, os, sys;"
+        f"sys.path += os.environ.get({PATH_VARIABLE!r}, '').split(':');"
         f"print(json.dumps([importlib.import_module(name).__file__ for name in {modules!r}]))"
     )
     done = subprocess.run(
@@ -139,7 +143,7 @@ def test_the_servers_packages_come_last_and_bireme_first(model_dir, tmp_path, mo
     first, *others = environment.env["PYTHONPATH"].split(":")
     assert [entry.name for entry in Path(first).iterdir()] == ["bireme"]
     assert others == ["/some/where"]
-    assert environment.env[FALLBACK_PATH].split(":") == interpreter.fallback_directories()
+    assert environment.env[PATH_VARIABLE].split(":") == interpreter.fallback_directories()
     bireme_file, numpy_file = imported(environment, "bireme", "numpy")
     assert bireme_file.startswith(first)
     assert Path(numpy_file).parents[1] in map(Path, interpreter.fallback_directories())
@@ -153,6 +157,24 @@ def test_a_venv_is_an_environment(model_dir, tmp_path):
     assert environment.env["VIRTUAL_ENV"] == str(tmp_path / "env")
     (numpy_file,) = imported(environment, "numpy")
     assert Path(numpy_file).parents[1] in map(Path, interpreter.fallback_directories())
+
+
+@pytest.mark.slow
+def test_a_worker_runs_in_an_environment_without_packages(model_dir, tmp_path):
+    """It finds Bireme, numpy and msgspec all the same, or it would end with 1."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True, timeout=30)
+    environment = prepare(context(model_dir, tmp_path / "env"))
+
+    async def end_of_worker():
+        loop = asyncio.get_running_loop()
+        lost = loop.create_future()
+        worker = WorkerProcess.start(
+            "builtins:print", Arena(1), executable=environment.executable, env=environment.env
+        )
+        worker.attach(loop, lambda message: None, lost.set_result)
+        return await asyncio.wait_for(lost, 20)
+
+    assert asyncio.run(end_of_worker()) == "ended with exit code 0"
 
 
 @pytest.mark.slow
@@ -211,7 +233,7 @@ def test_another_version_must_bring_what_a_worker_needs(model_dir, tmp_path):
     ):
         prepare(context(model_dir, bare))
     environment = prepare(context(model_dir, full))
-    assert FALLBACK_PATH not in environment.env
+    assert environment.env[PATH_VARIABLE] == environment.env["PYTHONPATH"].split(":")[0]
     assert "Python 3.99.1" in environment.description
 
 

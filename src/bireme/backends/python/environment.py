@@ -27,7 +27,7 @@ from bireme.backends.python.environment_cache import EnvironmentCache
 from bireme.backends.python.interpreter import Interpreter, ask, fallback_directories, import_directory
 from bireme.backends.python.packed_environment import unpack
 from bireme.backends.python.requirements import build_environment, fingerprint
-from bireme.ipc.fallback_path import VARIABLE as FALLBACK_PATH
+from bireme.ipc.worker_process import PATH_VARIABLE
 from bireme.types import InvalidArgument
 
 log = logging.getLogger("bireme.backends.python")
@@ -134,9 +134,9 @@ def _use(ctx: ModelContext, origin: str, path: Path) -> Environment:
     interpreter = ask(prefix, where=where)
     _check(interpreter, where=where)
     env = interpreter.env
-    _add_to_path(env, "PYTHONPATH", import_directory(EnvironmentCache.of_user().root))
-    if interpreter.is_like_own:
-        env[FALLBACK_PATH] = os.pathsep.join(fallback_directories())
+    own = import_directory(EnvironmentCache.of_user().root)
+    _add_to_path(env, "PYTHONPATH", own)
+    env[PATH_VARIABLE] = os.pathsep.join(fallback_directories()) if interpreter.is_like_own else own
     return Environment(
         str(prefix / "bin" / "python"), env, f"Python {interpreter.version_text} of the environment '{path}'"
     )
