@@ -161,12 +161,12 @@ def test_what_is_not_supported_yet_is_a_fault(tmp_path):
         'ensemble_scheduling { step { model_name: "m" model_version: -1 '
         'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }\n'
     )
-    add_model(tmp_path, "p", save_plus_one, config='backend: "python"')
+    add_model(tmp_path, "p", save_plus_one, config='backend: "tensorrt"')
 
     found = check(tmp_path)
 
     assert any("ensembles are not supported yet" in fault for fault in found["e"].faults), found["e"].faults
-    assert any("backend 'python' is not supported yet" in fault for fault in found["p"].faults), found[
+    assert any("backend 'tensorrt' is not supported yet" in fault for fault in found["p"].faults), found[
         "p"
     ].faults
 

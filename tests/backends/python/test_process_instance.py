@@ -127,7 +127,7 @@ def test_a_model_that_fails_to_initialise_fails_the_load_with_its_own_text(bench
 
         with pytest.raises(BackendFailed, match=r"^ValueError: no weights\n\nAt:"):
             await opening
-        assert bench.worker.is_killed
+        assert not bench.worker.is_killed  # it writes what its model printed, and ends by itself
 
     run(scenario)
 
@@ -594,6 +594,20 @@ def test_closing_lets_the_model_finalize(bench):
         assert b.worker.stopped == [30.0]
         b.worker.die("ended with status 0")
         await asyncio.sleep(0)
+        assert len(b.workers) == 1
+
+    run(scenario)
+
+
+def test_a_batch_that_a_process_still_has_when_it_ended_is_answered(bench):
+    async def scenario():
+        b = await bench()
+        b.run(make_request())
+
+        await asyncio.get_running_loop().run_in_executor(None, b.instance.close)
+        await until(lambda: b.sink.events)
+
+        assert isinstance(b.sink.events[0][2], Unavailable)
         assert len(b.workers) == 1
 
     run(scenario)

@@ -172,14 +172,13 @@ def test_a_model_completes_its_config_in_a_process_that_is_not_needed_afterwards
         config["input"] = [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1]}]
         config["dynamic_batching"] = {}
         worker.say(Started(facts={"config": json.dumps(config)}))
-        worker.die("ended with status 0")
 
     config, worker = asyncio.run(complete(model_dir, monkeypatch, say))
 
     assert config.input[0].name == "X"
     assert config.dynamic_batching is not None
     assert worker.sent[0].settings["mode"] == "complete"
-    assert worker.is_killed
+    assert worker.stopped == [30.0]
 
 
 def test_a_model_with_nothing_to_complete_leaves_the_config_as_it_is(model_dir, monkeypatch):

@@ -19,21 +19,20 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import orjson
 
 from bireme.backends.interface import Host, LoadedModel, ModelContext, Placement
 from bireme.backends.python.arguments import make_arguments
 from bireme.backends.python.debug_desk import desk_for
+from bireme.backends.python.environment import Environment, prepare, warn_unused
 from bireme.backends.python.instance import ProcessInstance
+from bireme.backends.python.lone_host import LoneHost
 from bireme.backends.python.supervised import Completion, Launch
 from bireme.config import ModelConfig, parse_json
+from bireme.ipc.worker_process import WorkerProcess
 from bireme.types import InvalidArgument, NotFound
-
-if TYPE_CHECKING:
-    from bireme.backends.python.environment import Environment
-    from bireme.backends.python.lone_host import LoneHost
 
 ENTRY: Final = "bireme.backends.python.model_process:main"
 """What a worker process runs."""
@@ -70,10 +69,9 @@ class PythonBackend:
         if settings.runs_in_thread or desk_for(ctx.name) is not None:
             from bireme.backends.python.thread_instance import ThreadModel
 
+            warn_unused(ctx)
             model: LoadedModel = ThreadModel(ctx)
             return model
-        from bireme.backends.python.environment import prepare
-
         return PythonModel(ctx, model_file, settings, prepare(ctx))
 
 
@@ -92,7 +90,7 @@ class PythonModel:
         if ctx.host is not None:
             self._host = ctx.host
         else:
-            self._host = self._lone_host = _make_lone_host()
+            self._host = self._lone_host = LoneHost()
 
     def complete_config(self, config: ModelConfig) -> ModelConfig:
         """Ask the model's ``auto_complete_config``, if it has one, in a process of its own.
@@ -105,6 +103,7 @@ class PythonModel:
             return config
         completion = Completion(self._host.loop, self._launch("complete", Placement(f"{config.name}_0_0")))
         completion.open()
+        completion.close()
         text = completion.facts.get("config")
         if not text:
             return config
@@ -216,13 +215,5 @@ def _misfit(config: ModelConfig, key: str, found: str, expected: str) -> Invalid
     return InvalidArgument(f"model '{config.name}': parameter {key} is '{found}'; expected {expected}")
 
 
-def _make_lone_host() -> LoneHost:
-    from bireme.backends.python.lone_host import LoneHost
-
-    return LoneHost()
-
-
-def _spawn(host: Host, environment: Environment) -> Any:
-    from bireme.ipc.worker_process import WorkerProcess
-
+def _spawn(host: Host, environment: Environment) -> WorkerProcess:
     return WorkerProcess.start(ENTRY, host.arena, executable=environment.executable, env=environment.env)

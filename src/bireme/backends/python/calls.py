@@ -11,15 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bireme.backends.interface import Host
+from bireme.ipc.ledger import Ledger
 from bireme.ipc.messages import Call, CancelCall, ErrorData, Infer, LogLine, Reply, ResponseData, Result
 from bireme.telemetry.log import get_logger, verbose_level
 from bireme.types import BiremeError, Execution, InferenceRequest, InferenceResponse, InvalidArgument
-
-if TYPE_CHECKING:
-    from bireme.ipc.ledger import Ledger
 
 log = logging.getLogger("bireme.backends.python")
 

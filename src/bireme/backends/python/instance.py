@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bireme.backends.interface import Host, ModelContext, ResponseSink
 from bireme.backends.python.calls import Calls, take_released
 from bireme.backends.python.errors import make_error
 from bireme.backends.python.supervised import Launch, SupervisedWorker
+from bireme.ipc.ledger import Ledger
 from bireme.ipc.messages import (
     Call,
     Cancel,
@@ -33,6 +34,7 @@ from bireme.ipc.messages import (
     Respond,
     ResponseData,
 )
+from bireme.ipc.worker_process import WorkerProcess
 from bireme.types import (
     BackendFailed,
     BiremeError,
@@ -41,10 +43,6 @@ from bireme.types import (
     InferenceResponse,
     Unavailable,
 )
-
-if TYPE_CHECKING:
-    from bireme.ipc.ledger import Ledger
-    from bireme.ipc.worker_process import WorkerProcess
 
 log = logging.getLogger("bireme.backends.python")
 

@@ -7,23 +7,23 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bireme.backends.python.errors import make_error
 from bireme.backends.python.restart import RestartPolicy
 from bireme.ipc.messages import Call, ErrorData, Finalize, FromWorker, Result, Start, Started
+from bireme.ipc.worker_process import WorkerProcess
 from bireme.types import BackendFailed, BiremeError, Unavailable
-
-if TYPE_CHECKING:
-    from bireme.ipc.worker_process import WorkerProcess
 
 log = logging.getLogger("bireme.backends.python")
 
 _FINALIZE_TIMEOUT_S: Final = 30.0
 _KILL_GRACE_S: Final = 0.05
 """Before a process that was killed on purpose is started again: its model may be about to be closed."""
+_EXIT_GRACE_S: Final = 2.0
 _LOOK_S: Final = 1.0
 
 
@@ -141,6 +141,10 @@ class SupervisedWorker:
         worker = self._worker
         assert worker is not None
         if message.error is not None:
+            # It ends by itself, once it has written what its model printed.
+            self._loop.call_later(_EXIT_GRACE_S, worker.kill)
+            self._worker = None
+            self._on_end()
             self._fail_start(make_error(message.error.code, message.error.message))
             return
         self._is_up = True
@@ -266,7 +270,13 @@ class SupervisedWorker:
         worker = ended.result()
         if worker is not None:
             worker.stop(_FINALIZE_TIMEOUT_S)
-            self._loop.call_soon_threadsafe(self._drop_worker)
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._end, worker)
+
+    def _end(self, worker: WorkerProcess) -> None:
+        """The process has ended as it was told to; a batch that it still had must not wait for ever."""
+        if worker is self._worker:
+            self._lose(worker, "ended, as its model was closed")
 
     def _begin_close(self, ended: Future[WorkerProcess | None]) -> None:
         self._is_closed = True
@@ -283,7 +293,7 @@ class SupervisedWorker:
 
 
 class Completion(SupervisedWorker):
-    """A process that is asked for its facts once, and is not needed any more then."""
+    """A process that is asked for its facts once, and ends then."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, launch: Launch) -> None:
         super().__init__(loop, launch)
@@ -302,8 +312,7 @@ class Completion(SupervisedWorker):
 
     def _on_up(self, facts: dict[str, str]) -> None:
         self.facts = facts
-        self._is_closed = True
-        self._drop_worker()
+        self._is_closed = True  # it ends by itself, and is not started again
 
     def _on_down(self, error: Unavailable) -> None:
         """See `SupervisedWorker`."""
