@@ -357,6 +357,18 @@ def test_a_call_that_is_cancelled_is_taken_back(server):
     asyncio.run(call())
 
 
+def test_an_answer_to_a_call_that_is_over_is_dropped(server):
+    async def call():
+        future = ask().async_exec()
+        server.gate.set_exception(InvalidArgument("bad"))
+        future.cancel()
+        await asyncio.sleep(0)
+
+        assert future.cancelled()
+
+    asyncio.run(call())
+
+
 def test_a_call_whose_answer_is_cancelled_is_cancelled(server):
     async def call():
         future = ask().async_exec()

@@ -54,7 +54,7 @@ class InferenceRequest:
 
     ``inputs``, ``requested_output_names`` (empty: all) and ``model_name`` must be given, the others need not;
     ``timeout`` is in microseconds.
-    Measured: 1.4 µs for one with an input.
+    Measured: 1.6 µs for one with an input.
 
     Raises:
         TypeError, ValueError: an argument is missing, has the wrong type or is out of range.
@@ -146,7 +146,7 @@ class InferenceRequest:
 
     @classmethod
     def incoming(cls, request: types.InferenceRequest, served: Served) -> InferenceRequest:
-        """Return a request to the model of ``served``, as that sees it. Measured: 0.7 µs."""
+        """Return a request to the model of ``served``, as that sees it. Measured: 0.2 µs, decoupled 0.6."""
         made = cls.__new__(cls)
         made._request = request
         made._inputs = None
@@ -316,11 +316,12 @@ def _no_respond(request: types.InferenceRequest, response: types.InferenceRespon
 
 
 def _hand_on(result: asyncio.Future[Any], answer: asyncio.Future[types.InferenceResponse]) -> None:
+    error = None if answer.cancelled() else answer.exception()  # has it count as seen, too
     if result.done():
         return
     if answer.cancelled():
         result.cancel()
-    elif (error := answer.exception()) is None:
+    elif error is None:
         result.set_result(InferenceResponse.from_response(answer.result()))
     elif isinstance(error, RuntimeError):
         refusal = TritonModelException(_OUTSIDE_EXECUTE)

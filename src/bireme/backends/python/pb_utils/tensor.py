@@ -19,7 +19,7 @@ class Tensor:
     """A named tensor over a numpy array; shares its memory.
 
     An array that is not contiguous or not little-endian is copied. Object and ``S`` arrays become BYTES: elements that
-    are not bytes are turned into UTF-8 text. Measured: 0.6 µs for one of a fixed-size type.
+    are not bytes are turned into UTF-8 text. Measured: 0.5 µs for one of a fixed-size type.
 
     Raises:
         TypeError: ``name`` is not a str or ``numpy_array`` no array.
