@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bireme.backends.interface import Backend, Host, ModelContext
+from bireme.backends.isolated import IsolatedBackend, wants_process
 from bireme.backends.registry import find_backend_directory, get_backend
 from bireme.engine.load_plan import LoadPlan
 from bireme.engine.loading import PreparedModel, load_version
@@ -53,7 +54,7 @@ class VersionLoader:
         )
         auto_complete = not self._options.disable_auto_complete_config
         try:
-            return load_version(context, self._backend(config.backend), auto_complete=auto_complete)
+            return load_version(context, self._backend_of(context), auto_complete=auto_complete)
         except BiremeError as error:
             # The frames of its traceback hold what was loaded so far.
             error.__cause__ = error.__context__ = None
@@ -61,6 +62,13 @@ class VersionLoader:
         except BaseException as error:  # a model's own code may even call exit()
             log.exception("failed to load '%s' version %d", plan.name, version)
             return Internal(f"{type(error).__name__}: {error}")
+
+    def _backend_of(self, context: ModelContext) -> Backend:
+        config = context.config
+        # Python models have processes of their own anyway.
+        if wants_process(config) and config.backend != "python" and context.backend_dir is None:
+            return IsolatedBackend(config.backend)
+        return self._backend(config.backend)
 
     def _backend(self, name: str) -> Backend:
         """Return the server's one object for a backend, made when the first model names it."""

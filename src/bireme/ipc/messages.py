@@ -146,6 +146,14 @@ class Forget(msgspec.Struct, array_like=True, tag=19):
     end: int
 
 
+class Ask(msgspec.Struct, array_like=True, tag=20):
+    """Do something by name, such as ``check_config``; answered by `Answer`. The backend's own, as `Start.settings` are."""
+
+    number: int
+    method: str
+    argument: str
+
+
 # From a worker to the server.
 
 
@@ -228,7 +236,17 @@ class Orphaned(msgspec.Struct, array_like=True, tag=18):
     request: int
 
 
-ToWorker = Start | Execute | Cancel | Reply | Result | CheckReady | Finalize | Released | Spilled | Forget
+class Answer(msgspec.Struct, array_like=True, tag=21):
+    """The outcome of an `Ask`."""
+
+    number: int
+    result: str = ""
+    error: ErrorData | None = None
+
+
+ToWorker = (
+    Start | Execute | Cancel | Reply | Result | CheckReady | Finalize | Released | Spilled | Forget | Ask
+)
 FromWorker = (
     Started
     | Executed
@@ -241,4 +259,5 @@ FromWorker = (
     | Orphaned
     | Released
     | Spilled
+    | Answer
 )
