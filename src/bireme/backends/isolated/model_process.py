@@ -18,13 +18,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final, cast
 
-from bireme.backends.interface import Instance, LoadedModel, ModelContext, Placement
+from bireme.backends.interface import ExecuteInto, Instance, LoadedModel, ModelContext, Placement
 from bireme.backends.registry import get_backend
 from bireme.config import ModelConfig, parse_json, to_json
 from bireme.ipc.channel import Channel
-from bireme.ipc.ledger import Ledger
+from bireme.ipc.ledger import INLINE_SIZE, Ledger
 from bireme.ipc.messages import (
     Answer,
     Ask,
@@ -38,7 +38,7 @@ from bireme.ipc.messages import (
     Start,
     Started,
 )
-from bireme.types import BiremeError, Tensor
+from bireme.types import Array, BiremeError, Tensor
 
 _now_ns: Final = time.monotonic_ns
 _FRAMEWORK: Final = "UNKNOWN"
@@ -145,6 +145,9 @@ class _Lane:
         self._name = name
         self._channel = channel
         self._ledger = ledger
+        self._execute_into: ExecuteInto | None = getattr(instance, "execute_into", None)
+        self._sizes: dict[str, int] = {}
+        """Bytes of the large outputs of the last batch: the next one's are given memory that the server can see."""
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -161,7 +164,7 @@ class _Lane:
         failure: ErrorData | None = None
         start_ns = _now_ns()
         try:
-            results = self._instance.execute({tensor.name: tensor.to_numpy() for tensor in inputs})
+            results = self._execute({tensor.name: tensor.to_numpy() for tensor in inputs})
             export = self._ledger.export
             exported = [export(Tensor.from_numpy(name, array)) for name, array in results.items()]
             outputs.append(ResponseData(exported))
@@ -172,6 +175,15 @@ class _Lane:
         inputs.clear()
         results = {}
         self._channel.send(Executed(number, start_ns, end_ns, outputs, failure, self._ledger.take_released()))
+
+    def _execute(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        if self._execute_into is None:
+            return self._instance.execute(inputs)
+        allocate = self._ledger.arena.allocate
+        targets = {name: memoryview(cast("Any", allocate(nbytes))) for name, nbytes in self._sizes.items()}
+        results = self._execute_into(inputs, targets) if targets else self._instance.execute(inputs)
+        self._sizes = {name: array.nbytes for name, array in results.items() if array.nbytes > INLINE_SIZE}
+        return results
 
     def close(self) -> None:
         """Finish what is there, end the thread and close the instance."""
