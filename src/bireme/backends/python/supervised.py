@@ -199,12 +199,10 @@ class SupervisedWorker:
         self.unavailable = f"the process of instance '{self._launch.instance}' (pid {pid}) {reason}"
         if not self._is_closed:
             self._restart_later(max(delay_s, self._policy.note_death(time.monotonic_ns())))
-            log.error(
-                "%s: %s; it is started again %s",
-                self._launch.model,
-                self.unavailable,
-                f"in {self.retry_delay_s:g} s" if self.retry_delay_s else "at once",
-            )
+            when = f"in {self.retry_delay_s:g} s" if self.retry_delay_s else "at once"
+            if delay_s:  # it was killed on purpose
+                when = "unless its model is closed"
+            log.error("%s: %s; it is started again %s", self._launch.model, self.unavailable, when)
         self._on_down(
             Unavailable(
                 f"{self._launch.model}: {self.unavailable}; the request was lost and may be sent again"
