@@ -44,6 +44,8 @@ bench: $(VENV)/.dev $(VENV)/.demo ## measure against real Triton and print table
 	@PY=$(BIN)/python benchmarks/lab/setup
 	@$(BIN)/python -m benchmarks.http
 	@$(BIN)/python -m benchmarks.grpc
+	@$(BIN)/python -m benchmarks.python_models
+	@$(BIN)/python -m benchmarks.bls
 
 docs: $(VENV)/.dev ## write the generated page, docs/cli.md
 	@$(BIN)/python -m bireme.cli.reference docs/cli.md
