@@ -1,6 +1,7 @@
 """The environments of Python models: which is taken, what is made once, and what is said of one that does not work."""
 
 import asyncio
+import errno
 import fcntl
 import io
 import json
@@ -19,7 +20,7 @@ import pytest
 
 from bireme.backends.interface import ModelContext
 from bireme.backends.python import environment_cache, interpreter
-from bireme.backends.python.environment import prepare
+from bireme.backends.python.environment import prepare, warn_unused
 from bireme.backends.python.environment_cache import EnvironmentCache
 from bireme.backends.python.requirements import fingerprint
 from bireme.config import ModelConfig
@@ -120,6 +121,16 @@ def test_tritons_stub_is_not_used(model_dir, caplog):
 
     assert prepare(context(model_dir)).executable == sys.executable
     assert f"'{model_dir}/triton_python_backend_stub' is not used" in caplog.text
+
+
+def test_an_environment_of_a_model_in_a_thread_is_not_used(model_dir, tmp_path, caplog):
+    warn_unused(context(model_dir))
+    assert not caplog.records
+    (model_dir / "requirements.txt").touch()
+    warn_unused(context(model_dir))
+    assert f"with the server's packages: {model_dir}/requirements.txt is ignored" in caplog.text
+    warn_unused(context(model_dir, tmp_path))
+    assert f"EXECUTION_ENV_PATH '{tmp_path}' is ignored" in caplog.text
 
 
 @pytest.mark.slow
@@ -501,7 +512,7 @@ def test_an_older_environment_goes_when_nobody_uses_it(cache):
 def test_an_environment_in_use_is_locked_for_other_servers(cache):
     prefix = get(cache, Maker())
 
-    with open(f"{prefix}.lock", "ab") as lock, pytest.raises(BlockingIOError):  # noqa: PTH123
+    with open(f"{prefix}.use", "ab") as lock, pytest.raises(BlockingIOError):  # noqa: PTH123
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -512,6 +523,30 @@ def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path):
         InvalidArgument, match=r"w: cannot keep an environment in '.*/file/x': .*; BIREME_CACHE_DIR names"
     ):
         get(tmp_path / "file" / "x", Maker())
+
+
+def test_a_cache_that_cannot_be_written_is_told_for_directories_too(model_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("BIREME_CACHE_DIR", f"{add_environment(tmp_path / 'env')}/bin/python")
+
+    with pytest.raises(
+        InvalidArgument, match=r"cannot keep an environment in '.*': Not a directory; BIREME_CACHE_DIR"
+    ):
+        prepare(context(model_dir, tmp_path / "env"))
+
+
+def test_a_cache_in_a_read_only_image_is_used(cache, monkeypatch):
+    prefix = get(cache, Maker())
+    end_server()
+
+    def refuse(*_arguments):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(environment_cache, "_open", refuse)
+    assert get(cache, Maker()) == prefix
+    with pytest.raises(
+        InvalidArgument, match="w: cannot keep an environment in '.*': Read-only file system; BIREME_"
+    ):
+        get(cache, Maker(), "another")
 
 
 def test_the_cache_is_where_the_user_keeps_such(monkeypatch):

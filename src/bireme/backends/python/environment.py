@@ -80,6 +80,18 @@ def prepare(ctx: ModelContext) -> Environment:
     return environment
 
 
+def warn_unused(ctx: ModelContext) -> None:
+    """Say in the log that a model that runs in the server's own process has an environment which is not used."""
+    path, origin = _find_environment(ctx)
+    found = origin if path is not None else _find_requirements(ctx)
+    if found:
+        log.warning(
+            "model '%s' runs in the server's process, with the server's packages: %s is ignored",
+            ctx.name,
+            found,
+        )
+
+
 def _find_requirements(ctx: ModelContext) -> Path | None:
     folders = (ctx.model_dir, ctx.backend_dir)
     files = [folder / REQUIREMENTS_FILE for folder in folders if folder is not None]
@@ -134,7 +146,7 @@ def _use(ctx: ModelContext, origin: str, path: Path) -> Environment:
     interpreter = ask(prefix, where=where)
     _check(interpreter, where=where)
     env = interpreter.env
-    own = import_directory(EnvironmentCache.of_user().root)
+    own = _import_directory(where)
     _add_to_path(env, "PYTHONPATH", own)
     env[PATH_VARIABLE] = os.pathsep.join(fallback_directories()) if interpreter.is_like_own else own
     return Environment(
@@ -168,12 +180,20 @@ def _build(ctx: ModelContext, requirements: Path) -> Environment:
     )
     env = {"VIRTUAL_ENV": str(prefix)}
     _add_to_path(env, "PATH", str(prefix / "bin"))
-    _add_to_path(env, "PYTHONPATH", import_directory(cache.root))
+    _add_to_path(env, "PYTHONPATH", _import_directory(where))
     return Environment(
         str(prefix / "bin" / "python"),
         env,
         f"Python {platform.python_version()} with the packages of '{requirements}'",
     )
+
+
+def _import_directory(where: str) -> str:
+    cache = EnvironmentCache.of_user()
+    try:
+        return import_directory(cache.root)
+    except OSError as error:
+        raise cache.unwritable(error, where) from error
 
 
 def _add_to_path(env: dict[str, str], name: str, directory: str) -> None:

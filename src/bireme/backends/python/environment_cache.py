@@ -1,9 +1,10 @@
 """EnvironmentCache: a directory of environments that were built or unpacked once, shared by loads and servers.
 
 An environment is made in its final place, as scripts within it hold its path; a mark written last says that it is
-complete. What has no mark is half-made, by a build that was killed, and is made again. A file lock per environment lets
-one build at a time, and is held shared by every server that uses the environment: what nobody holds and a newer
-environment of the same origin replaces is removed.
+complete. What has no mark is half-made, by a build that was killed, and is made again.
+
+Each environment has two file locks. Whoever wants it holds the one on its use, shared, until the process ends; what nobody
+holds and a newer environment of the same origin replaces is removed. The other lets one build at a time, and is held only for that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ log = logging.getLogger("bireme.backends.python")
 CACHE_VARIABLE: Final = "BIREME_CACHE_DIR"
 
 _MARK: Final = "bireme-complete"
-_LOCK_SUFFIX: Final = ".lock"
+_USE_SUFFIX: Final = ".use"
+_BUILD_SUFFIX: Final = ".build"
 
 _in_use: dict[Path, int] = {}
 """Descriptors of the locked files of the environments that this process uses: until it ends, as nobody knows when a worker ends."""
@@ -49,6 +51,13 @@ class EnvironmentCache:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return cls(Path(base).absolute() / "bireme" / "environments")
 
+    def unwritable(self, error: OSError, where: str) -> InvalidArgument:
+        """Return the error that says what to do where the cache cannot be written."""
+        return InvalidArgument(
+            f"{where}: cannot keep an environment in '{self.root}': {error.strerror}; {CACHE_VARIABLE} names another "
+            f"directory"
+        )
+
     def get(self, key: str, origin: str, make: Callable[[Path], None], *, where: str) -> Path:
         """Return the environment of ``key``, made by ``make`` in the directory that it gets if there is none.
 
@@ -63,14 +72,15 @@ class EnvironmentCache:
                 return prefix
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = _open_lock(prefix)
+            lock = _open(prefix, _USE_SUFFIX)
         except OSError as error:
-            raise InvalidArgument(
-                f"{where}: cannot keep an environment in '{self.root}': {error.strerror}; {CACHE_VARIABLE} names another "
-                f"directory"
-            ) from error
+            if (prefix / _MARK).is_file():  # in a read-only image, where nobody removes it
+                return prefix
+            raise self.unwritable(error, where) from error
         try:
-            self._make_once(prefix, origin, make, lock, where=where)
+            fcntl.flock(lock, fcntl.LOCK_SH)  # from here on nobody removes it
+            if not (prefix / _MARK).is_file():
+                self._make_once(prefix, origin, make, where=where)
         except BaseException:
             os.close(lock)
             raise
@@ -80,20 +90,19 @@ class EnvironmentCache:
             _in_use[prefix] = lock
         return prefix
 
-    def _make_once(
-        self, prefix: Path, origin: str, make: Callable[[Path], None], lock: int, *, where: str
-    ) -> None:
-        """Return with ``lock`` held shared and the environment complete."""
-        while True:
-            _wait_for(lock, fcntl.LOCK_SH, where)
-            if (prefix / _MARK).is_file():
-                return
-            fcntl.flock(lock, fcntl.LOCK_UN)
-            _wait_for(lock, fcntl.LOCK_EX, where)
+    def _make_once(self, prefix: Path, origin: str, make: Callable[[Path], None], *, where: str) -> None:
+        """Make the environment unless another load does so first."""
+        lock = _open(prefix, _BUILD_SUFFIX)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log.info("%s: waiting for another load that makes the same environment", where)
+                fcntl.flock(lock, fcntl.LOCK_EX)
             if not (prefix / _MARK).is_file():
                 self._make(prefix, origin, make, where=where)
-            # Between the two locks another server may remove it, so look again.
-            fcntl.flock(lock, fcntl.LOCK_UN)
+        finally:
+            os.close(lock)
 
     def _make(self, prefix: Path, origin: str, make: Callable[[Path], None], *, where: str) -> None:
         shutil.rmtree(prefix, ignore_errors=True)
@@ -114,11 +123,11 @@ class EnvironmentCache:
         """Remove what ``prefix`` replaces, and what was left half-made, as far as nobody uses it."""
         for other in self.root.iterdir():
             mark = other / _MARK
-            if other == prefix or not _lock_file(other).is_file():
+            if other == prefix or not _beside(other, _USE_SUFFIX).is_file():
                 continue
             if mark.is_file() and mark.read_text("utf-8") != origin:
                 continue
-            lock = _open_lock(other)
+            lock = _open(other, _USE_SUFFIX)
             with suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 mark.unlink(missing_ok=True)
@@ -126,17 +135,9 @@ class EnvironmentCache:
             os.close(lock)
 
 
-def _lock_file(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + _LOCK_SUFFIX)
+def _beside(prefix: Path, suffix: str) -> Path:
+    return prefix.with_name(prefix.name + suffix)
 
 
-def _open_lock(prefix: Path) -> int:
-    return os.open(_lock_file(prefix), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _wait_for(lock: int, kind: int, where: str) -> None:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        log.info("%s: waiting for another load that makes the same environment", where)
-        fcntl.flock(lock, kind)
+def _open(prefix: Path, suffix: str) -> int:
+    return os.open(_beside(prefix, suffix), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -133,8 +133,9 @@ def import_directory(root: Path) -> str:
     package = Path(bireme.__file__).parent
     directory = root / f"bireme-{hashlib.sha256(str(package).encode()).hexdigest()[:12]}"
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with suppress(FileExistsError):
-        (directory / "bireme").symlink_to(package)
+    if not (directory / "bireme").is_dir():
+        with suppress(FileExistsError):  # by another load
+            (directory / "bireme").symlink_to(package)
     return str(directory)
 
 
