@@ -544,7 +544,7 @@ def test_a_cache_in_a_read_only_image_is_used(cache, monkeypatch):
     monkeypatch.setattr(environment_cache, "_open", refuse)
     assert get(cache, Maker()) == prefix
     with pytest.raises(
-        InvalidArgument, match="w: cannot keep an environment in '.*': Read-only file system; BIREME_"
+        InvalidArgument, match=r"w: cannot keep an environment in '.*': Read-only file system; BIREME_"
     ):
         get(cache, Maker(), "another")
 
