@@ -139,7 +139,7 @@ class Arena:
             place = free.pop()
         except IndexError:
             place = self._cut(kind)
-        if len(free) < kind.low:
+        if len(free) < kind.low:  # noqa: PLR1730 - min() takes three times as long
             kind.low = len(free)
         number, offset, segment = place
         block = Block((nbytes,), _UINT8, segment, offset)

@@ -7,6 +7,7 @@ tensors, long texts) lies in a block of shared memory instead, and a `Spilled` s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
@@ -29,7 +30,7 @@ _SOCKET_BUFFER: Final = 1 << 20
 """For bursts; the system may allow less."""
 _IDLE_S: Final = 1
 _IDLE_ROUNDS: Final = 3
-"""The first one only marks what the arena has free; afterwards an idle worker is not woken any more."""
+"""Without anything to give back, after which an idle worker is not woken any more. The first one only marks what is free."""
 
 _MAX_BURST: Final = 16
 """Messages of one worker in one turn of the loop: then it is the others' turn."""
@@ -138,12 +139,12 @@ class Channel(_Codec):
 
     def _rest(self) -> None:
         """Nothing has come for a while."""
-        self._idle_rounds += 1
+        if self.ledger.released:
+            with contextlib.suppress(OSError):  # the server is gone: the next read says so
+                self.send(Released(self.ledger.take_released()))
+        self._idle_rounds = 1 if self.ledger.arena.trim() else self._idle_rounds + 1
         if self._idle_rounds == _IDLE_ROUNDS:
             self._set_timeout(0)
-        if self.ledger.released:
-            self.send(Released(self.ledger.take_released()))
-        self.ledger.arena.trim()
 
     def _set_timeout(self, seconds: int) -> None:
         # The system's own timeout: Python's would cost another system call for each message.

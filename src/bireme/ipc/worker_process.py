@@ -87,6 +87,7 @@ class WorkerProcess:
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             connection, its_connection = make_pair()
             introductions, its_introductions = make_pair()
+            introductions.setblocking(False)
             its_lifeline, lifeline = make_lifeline()
             for end in (connection, introductions):
                 ours.enter_context(end)
