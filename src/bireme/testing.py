@@ -240,6 +240,7 @@ class FakeRequestInstance:
         self.placement = placement
         self.max_concurrent = model.backend.max_concurrent
         self.has_ready_hook = model.backend.ready is not None
+        self.can_be_called = False
         self.unavailable: str | None = None
         self.retry_delay_s = 0.0
         self.executions: list[Execution] = []
@@ -259,6 +260,10 @@ class FakeRequestInstance:
         """Keep the execution."""
         self.executions.append(execution)
         self.requests += execution.requests
+
+    def call(self, execution: Execution) -> InferenceResponse:
+        """Not for this one."""
+        raise NotImplementedError
 
     def cancel(self, request: InferenceRequest) -> None:
         """Note it."""

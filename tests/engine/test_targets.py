@@ -26,7 +26,7 @@ class Scene:
     def __init__(self, server: Server, *, can_write: bool) -> None:
         self.server = server
         self.targets: list[object] = []
-        (slot,) = server.model("m")._pool.slots
+        (slot,) = server.model("m").pool.slots
         assert slot.execute_into is None
         if can_write:
             slot.execute_into = self._execute_into

@@ -34,6 +34,15 @@ class Host(Protocol):
             BiremeError: it cannot be run, or waiting for it would never end.
         """
 
+    def call_directly(self, request: InferenceRequest) -> InferenceResponse | None:
+        """Run ``request`` on the calling thread, if its model runs in this process and is free; None: `submit` it.
+
+        Any thread.
+
+        Raises:
+            BiremeError: the request does not fit the model.
+        """
+
     def cancel(self, request: InferenceRequest) -> None:
         """Take a submitted request back."""
 
@@ -155,6 +164,8 @@ class RequestInstance(Protocol):
     """While it is unavailable: how long until it is started again, 0 when that is under way."""
     has_ready_hook: bool
     """Whether the model has something to say on `check_ready`."""
+    can_be_called: bool
+    """Whether it runs in this process and has a `call`; one that does not need not have it."""
 
     def start(self, sink: ResponseSink) -> None:
         """Get to know who takes the responses from now on.
@@ -166,6 +177,12 @@ class RequestInstance(Protocol):
         """Begin to run the requests of ``execution``; returns at once and never raises. On the loop thread.
 
         The request list of ``execution`` is the engine's: copy it if it is needed after `ResponseSink.finish`.
+        """
+
+    def call(self, execution: Execution) -> InferenceResponse:
+        """Run the one request of ``execution`` on the calling thread, whichever it is, and return its final response.
+
+        The instance runs nothing else meanwhile. Never raises; sets ``compute_*_ns``.
         """
 
     def cancel(self, request: InferenceRequest) -> None:

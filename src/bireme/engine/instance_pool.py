@@ -1,4 +1,8 @@
-"""InstancePool: which instances of a model are free, busy or away. Loop thread only."""
+"""InstancePool: which instances of a model are free, busy or away.
+
+Loop thread only, except that any thread may take a slot out of the free ones and append it again, each in one step that the
+interpreter does not interrupt (`bireme.engine.direct_calls`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from bireme.backends.interface import SupervisedInstance
 from bireme.engine.instances import RequestSlot, Slot, TensorSlot
 from bireme.types import Execution
 
@@ -16,20 +21,30 @@ class InstancePool:
     A slot is in ``free`` exactly while its instance can take another execution.
     """
 
-    __slots__ = ("free", "slots")
+    __slots__ = ("_away", "free", "slots")
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self.slots = list(slots)
         self.free = list(reversed(self.slots))
+        self._away: set[Slot] = set()
 
-    def take(self, execution: Execution) -> Slot:
-        """Give ``execution`` to a free slot. There must be one."""
-        slot = self.free.pop()
+    def reserve(self) -> Slot | None:
+        """Take a slot out of the free ones; None: there is none. Any thread: the slot belongs to whoever took it."""
+        try:
+            return self.free.pop()
+        except IndexError:
+            return None
+
+    def give_back(self, slot: Slot) -> None:
+        """A reserved slot was not needed."""
+        self.free.append(slot)
+
+    def occupy(self, slot: Slot, execution: Execution) -> None:
+        """Give a reserved slot ``execution`` to run."""
         slot.active.add(execution)
+        execution.holder = slot
         if len(slot.active) < slot.capacity:
             self.free.insert(0, slot)  # behind the others, so that they share the work
-        execution.holder = slot
-        return slot
 
     def leave(self, execution: Execution) -> None:
         """``execution`` has ended: its slot takes another one."""
@@ -42,8 +57,14 @@ class InstancePool:
 
     def refresh(self) -> None:
         """See which instances are away now, or are back."""
-        self.free = [slot for slot in self.free if slot.can_take]
-        self.free += [slot for slot in self.slots if slot.can_take and slot not in self.free]
+        for slot in self.slots:
+            if slot.unavailable is not None:
+                self._away.add(slot)
+                if slot in self.free:
+                    self.free.remove(slot)
+            elif slot in self._away:
+                self._away.discard(slot)
+                self.free.append(slot)
 
     @property
     def is_up(self) -> bool:
@@ -70,12 +91,23 @@ class InstancePool:
     @property
     def executions(self) -> list[Execution]:
         """What runs at this moment."""
-        return [execution for slot in self.slots for execution in slot.active]
+        # Each set in one step: threads that call directly change them meanwhile.
+        return [execution for slot in self.slots for execution in tuple(slot.active)]
 
     @property
     def is_tensor_only(self) -> bool:
         """Whether all instances take tensors."""
         return all(isinstance(slot, TensorSlot) for slot in self.slots)
+
+    @property
+    def can_be_called(self) -> bool:
+        """Whether every instance runs in this process, on whatever thread it is called."""
+        return all(
+            slot.requests.can_be_called
+            if isinstance(slot, RequestSlot)
+            else not isinstance(slot.instance, SupervisedInstance)
+            for slot in self.slots
+        )
 
     @property
     def has_ready_hook(self) -> bool:
@@ -103,6 +135,7 @@ class InstancePool:
         """Let go of the slots, which refer to their model."""
         self.slots.clear()
         self.free.clear()
+        self._away.clear()
 
     def statistics(self) -> dict[str, Any]:
         """Return how many instances there are, are free, and are away."""

@@ -77,11 +77,6 @@ class Slot:
         """How long until an instance that is unavailable is started again."""
         return getattr(self.instance, "retry_delay_s", 0.0)
 
-    @property
-    def can_take(self) -> bool:
-        """Whether the instance takes another execution now."""
-        return len(self.active) < self.capacity and self.unavailable is None
-
     def submit(self, execution: Execution) -> None:
         """Begin to run ``execution``, beside the loop."""
         raise NotImplementedError

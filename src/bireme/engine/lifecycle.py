@@ -328,7 +328,7 @@ class Lifecycle:
         if replaced is not None and _shows_the_same(replaced, model):
             # The version never stopped serving, so its counters go on.
             replaced.statistics.load_duration_ns = model.statistics.load_duration_ns
-            model.statistics = replaced.statistics
+            model.adopt_statistics(replaced.statistics)
         else:
             if replaced is not None:
                 self._metrics.remove_model(replaced.statistics)

@@ -8,12 +8,16 @@ scheduler what runs next and hands the batch to a free instance. One that takes 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from bireme.backends.interface import Instance, Placement, RequestInstance, SupervisedInstance
+from bireme.engine.answers import Answers, forget_call
+from bireme.engine.direct_calls import DirectCalls
 from bireme.engine.instance_pool import InstancePool
 from bireme.engine.instances import CompletionQueue, RequestSlot, Results, Slot, TensorSlot
 from bireme.engine.loading import PreparedModel
@@ -24,12 +28,10 @@ from bireme.engine.waiting_calls import would_wait_forever
 from bireme.scheduling import DirectScheduler, InlinePolicy, ResponseOrder
 from bireme.telemetry import ModelStatistics, log as server_log
 from bireme.types import (
-    BackendFailed,
     BiremeError,
     Cancelled,
     Execution,
     InferenceRequest,
-    InferenceResponse,
     QueueFull,
     Unavailable,
 )
@@ -41,6 +43,8 @@ _now_ns = time.monotonic_ns
 _STOPPING: Final = "Server is stopping, scheduler for model has stopped accepting new inference requests"
 _STUCK_S: Final = 5.0
 """How long a retiring model may take to end requests that all their callers have given up."""
+_DIRECT_CALL_S: Final = 0.002
+"""Between two looks at whether the last direct calls have ended."""
 
 
 class Model:
@@ -77,25 +81,35 @@ class Model:
         self._dispatch_is_due = False
         self._is_dispatching = False
         batching = prepared.config.dynamic_batching
-        self._order = ResponseOrder() if batching is not None and batching.preserve_ordering else None
+        self._answers = Answers(
+            self,
+            self.name,
+            self.version,
+            statistics,
+            is_decoupled=self.is_decoupled,
+            order=ResponseOrder() if batching is not None and batching.preserve_ordering else None,
+            on_idle=self._note_idle,
+        )
+        self.respond = self._answers.respond
+        """See `bireme.backends.interface.ResponseSink`."""
         self._inline = InlinePolicy()
         self._may_run_inline = all(_may_run_inline(instance) for _, instance in prepared.instances)
-        self._runs = TensorRuns(
+        self.runs = TensorRuns(
             f"model '{self.name}' version {self.version}", prepared.plan, measures_cpu=self._may_run_inline
         )
         self._completions = CompletionQueue(loop)
-        self._pool = InstancePool(
+        self.pool = InstancePool(
             [self._make_slot(placement, instance) for placement, instance in prepared.instances]
         )
-        self.has_ready_hook = self._pool.has_ready_hook
+        lends = self._dispatch_at_once and not self.is_decoupled and self.pool.can_be_called
+        self.direct_calls = DirectCalls(self) if lends else None
+        """The way for other models of this process past the queue; None: there is none."""
+        self.has_ready_hook = self.pool.has_ready_hook
         """Whether the model itself is asked if it is ready."""
         self._refusal: str | None = None
         """Why no request is accepted now; None: they are."""
         for execution in prepared.warmup:
             self._count_warmup(execution)
-        self._num_in_flight = 0
-        self._num_given_up = 0
-        """Requests that run though their callers have cancelled them."""
         self._drained: asyncio.Future[None] | None = None
         self._retirement: asyncio.Task[None] | None = None
 
@@ -105,7 +119,7 @@ class Model:
             return RequestSlot(placement, instance)
         if isinstance(instance, SupervisedInstance):
             instance.watch(self.change)
-        return TensorSlot(placement, instance, self._runs.run, self._finish, self._completions)
+        return TensorSlot(placement, instance, self.runs.run, self._finish, self._completions)
 
     def _count_warmup(self, execution: Execution) -> None:
         requests, execution.requests = execution.requests, []
@@ -119,13 +133,17 @@ class Model:
     @property
     def num_in_flight(self) -> int:
         """Requests accepted and not answered yet."""
-        return self._num_in_flight
+        return self._answers.num_open
+
+    def adopt_statistics(self, statistics: ModelStatistics) -> None:
+        """Go on counting in ``statistics``, those of the model that this one replaces."""
+        self.statistics = self._answers.statistics = statistics
 
     def queue_statistics(self) -> dict[str, Any]:
         """Return the state of queue and instances for people and metrics."""
         return {
             "queue": self._scheduler.statistics(),
-            **self._pool.statistics(),
+            **self.pool.statistics(),
             "inline": self._inline.inline and self._may_run_inline,
         }
 
@@ -154,22 +172,20 @@ class Model:
             request.owner = None
             statistics.fail(error.reason, _now_ns() - request.start_ns, was_pending=True)
             if request.parent is not None:
-                _forget_call(request, request.parent)
+                forget_call(request, request.parent)
             raise
-        self._num_in_flight += 1
-        if self._order is not None:
-            self._order.admit(request)
+        self._answers.open(request)
         if not self._dispatch_at_once:
             self._dispatch_soon()
-        elif self._pool.free and not self._is_dispatching:
+        elif self.pool.free and not self._is_dispatching:
             self._dispatch()
 
     def _note_call(self, request: InferenceRequest, caller: Execution) -> None:
         """Remember that the code of ``caller`` waits for ``request``, unless it would wait for ever."""
-        if not self._pool.free and caller.holder is not None and would_wait_forever(self, caller):
+        if not self.pool.free and caller.holder is not None and would_wait_forever(self, caller):
             raise Unavailable(
                 f"{request.id_prefix}a call to model '{self.name}' would never be answered: all of its instances "
-                f"({len(self._pool.slots)}) wait for the model that calls; more instances (instance_group count) or an "
+                f"({len(self.pool.slots)}) wait for the model that calls; more instances (instance_group count) or an "
                 "'async def execute' let it go on"
             )
         if caller.calls is None:
@@ -181,7 +197,7 @@ class Model:
             self._scheduler.enqueue(request, now_ns)
         except QueueFull:
             # Requests that only wait for the end of this loop iteration, while an instance is free, are not a queue.
-            if not (self._dispatch_is_due and self._pool.free) or self._is_dispatching:
+            if not (self._dispatch_is_due and self.pool.free) or self._is_dispatching:
                 raise
             self._dispatch()
             self._scheduler.enqueue(request, now_ns)
@@ -192,13 +208,13 @@ class Model:
             return
         request.cancelled = True
         if self._scheduler.cancel(request):
-            self._refuse(
+            self._answers.refuse(
                 request, Cancelled(f"{request.id_prefix}the request was cancelled while it was queued")
             )
             if self._scheduler.num_waiting:
                 self._dispatch_soon()  # without it, the rest may be a batch that need not wait longer
             return
-        self._num_given_up += 1
+        self._answers.num_given_up += 1
         if request.instance is not None:
             request.instance.cancel(request)
 
@@ -210,21 +226,28 @@ class Model:
         if self._retirement is None:
             self._refusal = _STOPPING
             self._drained = self._loop.create_future()
-            if self._num_in_flight == 0:
+            if self._answers.num_open == 0:
                 self._drained.set_result(None)
             self._retirement = self._loop.create_task(self._retire(self._drained))
         await asyncio.shield(self._retirement)
 
     async def _retire(self, drained: asyncio.Future[None]) -> None:
-        while not (await asyncio.wait([drained], timeout=None if self._pool.is_tensor_only else _STUCK_S))[0]:
-            if self._num_given_up >= self._num_in_flight:
-                self._pool.kill()  # code that ends by itself has had its time, and nobody waits for its answers
+        while not (await asyncio.wait([drained], timeout=None if self.pool.is_tensor_only else _STUCK_S))[0]:
+            if self._answers.num_given_up >= self._answers.num_open:
+                self.pool.kill()  # code that ends by itself has had its time, and nobody waits for its answers
+        while self.pool.executions:  # noqa: ASYNC110 (of direct calls, on other threads)
+            await asyncio.sleep(_DIRECT_CALL_S)
         self._set_deadline(None)
         try:
             await self._loop.run_in_executor(None, self._close)
         finally:
-            # They refer to this model's methods: without this it would live until a garbage collection finds it.
-            self._pool.clear()
+            if self.direct_calls is not None:
+                self.direct_calls.settle()
+            # They refer to this model: without this it would live until a garbage collection finds it.
+            self.pool.clear()
+            self._answers.close()
+            self.direct_calls = None
+            del self.respond
 
     def abort(self, error: BiremeError, *, kill: bool = False) -> None:
         """Answer every request that still waits with ``error``; running ones finish on their own.
@@ -232,12 +255,12 @@ class Model:
         With ``kill``, processes are ended with what runs in them; frameworks in this process finish all the same.
         """
         for request in self._scheduler.drain():
-            self._refuse(request, error)
+            self._answers.refuse(request, error)
         if kill:
-            self._pool.kill()
+            self.pool.kill()
 
     def _close(self) -> None:
-        self._pool.close()
+        self.pool.close()
         replace(self._prepared, instances=[]).close()
 
     # Dispatch: ask the scheduler, act on its decision, look again when it says so.
@@ -260,13 +283,18 @@ class Model:
 
     def _next_batch(self) -> Execution | None:
         """Refuse what has expired and return what runs next; None: nothing can, until an event or the deadline."""
-        decision = self._scheduler.schedule(_now_ns(), instance_free=bool(self._pool.free))
+        slot = self.pool.reserve()
+        decision = self._scheduler.schedule(_now_ns(), instance_free=slot is not None)
         for request, error in decision.refused:
-            self._refuse(request, error)
-        if decision.batch is None:
+            self._answers.refuse(request, error)
+        if decision.batch is None or slot is None:
+            if slot is not None:
+                self.pool.give_back(slot)
             self._set_deadline(decision.wake_at_ns)
             return None
-        return Execution(decision.batch, decision.batch_size, decision.close_reason)
+        execution = Execution(decision.batch, decision.batch_size, decision.close_reason)
+        self.pool.occupy(slot, execution)
+        return execution
 
     def _set_deadline(self, when_ns: int | None) -> None:
         """Dispatch again at ``when_ns``. An earlier alarm stays: it only looks once too often."""
@@ -284,19 +312,19 @@ class Model:
         self._dispatch()
 
     def _execute(self, execution: Execution) -> None:
-        slot = self._pool.take(execution)
+        slot: Slot = execution.holder
         self.statistics.start(len(execution.requests))
         if self._may_run_inline and self._inline.inline:
             assert isinstance(slot, TensorSlot)
-            results = self._runs.run(slot, execution)
-            self._pool.leave(execution)
+            results = self.runs.run(slot, execution)
+            self.pool.leave(execution)
             self._answer(execution, results)
         else:
             slot.submit(execution)
 
     def _finish(self, _slot: TensorSlot, execution: Execution, results: Results) -> None:
         """Take a batch back from its slot's thread; on the loop thread."""
-        self._pool.leave(execution)
+        self.pool.leave(execution)
         # The instance gets its next batch before this one's answers are encoded, so that it does not wait for them.
         if self._scheduler.num_waiting and not self._is_dispatching:
             self._dispatch()
@@ -311,28 +339,17 @@ class Model:
         requests, execution.requests = execution.requests, []
         if server_log.verbose_enabled:
             self._log(execution, len(requests))
-        end_ns = execution.compute_end_ns
-        statistics = self.statistics
-        num_failed = 0
-        for request, result in zip(requests, results, strict=True):
-            request.execution = execution
-            if isinstance(result, BiremeError):
-                num_failed += 1
-                statistics.fail(result.reason, end_ns - request.start_ns, was_pending=False)
-                response = InferenceResponse(self.name, self.version, request.id, error=result)
-            else:
-                statistics.succeed(request, end_ns)
-                response = InferenceResponse(self.name, self.version, request.id, result)
-            self._respond(request, response)
-        # Source: Triton's backends report a batch unless all of its requests failed.
-        if num_failed < len(requests):
-            statistics.finish_execution(execution)
+        self._answers.answer_batch(execution, requests, results)
+
+    def _note_idle(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
 
     # What instances that take whole requests say: `bireme.backends.interface.ResponseSink`.
 
     def finish(self, execution: Execution, error: BiremeError | None = None) -> None:
         """Take the instance back; with ``error``, answer the requests of ``execution`` that are still open."""
-        self._pool.leave(execution)
+        self.pool.leave(execution)
         requests, execution.requests = execution.requests, []
         if server_log.verbose_enabled:
             self._log(execution, len(requests))
@@ -342,90 +359,64 @@ class Model:
             self.statistics.finish_execution(execution)
             return
         for request in requests:
-            self.respond(request, InferenceResponse(self.name, self.version, request.id, error=error))
-
-    def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
-        """Answer ``request``; of a model that answers once, with the one response when it says that there are no more."""
-        if request.owner is not self:  # it has had its final response
-            return
-        if response.error is not None and request.failure is None:
-            request.failure = response.error
-        if not self.is_decoupled:
-            if not response.final:
-                request.num_responses += 1
-                request.held = response
-                return
-            response = self._only_response(request, response)
-        if not response.final:
-            if request.num_responses == 0 and self.statistics.observer is not None:
-                self.statistics.observer.on_first_response(_now_ns() - request.start_ns)
-            request.num_responses += 1
-        else:
-            self._count(request)
-        self._respond(request, response)
-
-    def _only_response(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:
-        """Return the response of a model that answers once, whose last one is ``response``."""
-        num_responses = request.num_responses + (not response.flag_only)
-        if num_responses != 1:
-            error = BackendFailed(f"expected a single response, got {num_responses}")
-            request.failure = error
-            return InferenceResponse(self.name, self.version, request.id, error=error)
-        held, request.held = request.held, None
-        if held is None:
-            return response
-        held.final = True
-        return held
-
-    def _count(self, request: InferenceRequest) -> None:
-        """Count a request that has its final response now, maybe before its execution has ended."""
-        now_ns = _now_ns()
-        if request.failure is not None:
-            self.statistics.fail(request.failure.reason, now_ns - request.start_ns, was_pending=False)
-            return
-        execution = request.execution
-        assert execution is not None
-        if not execution.compute_end_ns:
-            execution.compute_input_end_ns = execution.compute_input_end_ns or execution.compute_start_ns
-            execution.compute_output_start_ns = execution.compute_end_ns = now_ns
-            self.statistics.succeed(request, now_ns)
-            execution.compute_end_ns = 0
-        else:
-            self.statistics.succeed(request, now_ns)
+            self._answers.fail(request, error)
 
     def change(self) -> None:
         """See which instances can run something now; one whose process has died cannot until it is started again."""
-        self._pool.refresh()
+        self.pool.refresh()
         if self._drained is not None:
             return
         self._refusal = None
         # What waits is kept for a process that is being started. One that dies time and again is not waited for.
-        if self._pool.is_given_up:
+        if self.pool.is_given_up:
             self._refusal = (
-                f"model '{self.name}' version {self.version} is not ready: {self._pool.away_reason}"
+                f"model '{self.name}' version {self.version} is not ready: {self.pool.away_reason}"
             )
             self.abort(Unavailable(self._refusal))
         elif self._scheduler.num_waiting:
             self._dispatch_soon()
 
+    # What direct calls need to know, on any thread.
+
+    def refuses(self) -> bool:
+        """Whether no request is accepted now."""
+        return self._refusal is not None
+
+    def has_no_queue(self) -> bool:
+        """Whether nothing waits."""
+        return self._scheduler.num_waiting == 0
+
+    def wake(self) -> None:
+        """Have the loop look for something to run."""
+        self.call_on_loop(self._dispatch)
+
+    def call_on_loop(self, function: Callable[[], object]) -> None:
+        """Call ``function`` on the loop thread, soon."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function)
+
+    def call_later(self, delay_s: float, function: Callable[[], object]) -> None:
+        """Call ``function`` after ``delay_s``. On the loop thread."""
+        self._loop.call_later(delay_s, function)
+
     @property
     def is_up(self) -> bool:
         """Whether an instance can run something now or is running something."""
-        return self._pool.is_up
+        return self.pool.is_up
 
     async def check_ready(self) -> bool:
         """Whether the model can run now, and says so itself if it has an ``is_ready``."""
-        return self._refusal is None and self._pool.is_up and await self._pool.check_ready()
+        return self._refusal is None and self.pool.is_up and await self.pool.check_ready()
 
     @property
     def can_start(self) -> bool:
         """As `InstancePool.can_start`."""
-        return self._pool.can_start
+        return self.pool.can_start
 
     @property
     def executions(self) -> list[Execution]:
         """As `InstancePool.executions`."""
-        return self._pool.executions
+        return self.pool.executions
 
     def _log(self, execution: Execution, num_requests: int) -> None:
         log.log(
@@ -439,48 +430,11 @@ class Model:
             (execution.compute_end_ns - execution.compute_start_ns) // 1000,
         )
 
-    def _refuse(self, request: InferenceRequest, error: BiremeError) -> None:
-        """Answer a request that never ran."""
-        self.statistics.fail(error.reason, _now_ns() - request.start_ns, was_pending=True)
-        self._respond(request, InferenceResponse(self.name, self.version, request.id, error=error))
-
-    def _respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
-        if self._order is None:
-            self._send(request, response)
-            return
-        for ready, its_response in self._order.complete(request, response):
-            self._send(ready, its_response)
-
-    def _send(self, request: InferenceRequest, response: InferenceResponse) -> None:
-        if response.final:
-            self._end(request)
-        try:
-            request.respond(request, response)
-        except Exception:  # one caller's fault must not cost the batch's other requests their answers
-            log.exception(
-                "model '%s': the caller of request '%s' failed to take its response", self.name, request.id
-            )
-        if self._drained is not None and self._num_in_flight == 0 and not self._drained.done():
-            self._drained.set_result(None)
-
-    def _end(self, request: InferenceRequest) -> None:
-        request.owner = request.instance = None
-        self._num_in_flight -= 1
-        if request.parent is not None:
-            _forget_call(request, request.parent)
-        if request.cancelled and request.execution is not None:
-            self._num_given_up -= 1
-
     def __repr__(self) -> str:
         return (
-            f"Model({self.name!r} v{self.version}, in flight {self._num_in_flight}, "
-            f"{len(self._pool.slots) - len(self._pool.free)} of {len(self._pool.slots)} instances busy, {self._scheduler!r})"
+            f"Model({self.name!r} v{self.version}, in flight {self.num_in_flight}, "
+            f"{len(self.pool.slots) - len(self.pool.free)} of {len(self.pool.slots)} instances busy, {self._scheduler!r})"
         )
-
-
-def _forget_call(request: InferenceRequest, caller: Execution) -> None:
-    if caller.calls is not None:
-        caller.calls.discard(request)
 
 
 def _may_run_inline(instance: Instance | RequestInstance) -> bool:

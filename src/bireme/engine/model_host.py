@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bireme.engine.load_plan import LoadOverride
-from bireme.types import BiremeError, InferenceRequest, Unavailable
+from bireme.types import BiremeError, InferenceRequest, InferenceResponse, Unavailable
 
 if TYPE_CHECKING:
     from bireme.engine.lifecycle import Lifecycle
@@ -37,6 +37,15 @@ class ModelHost:
     def submit(self, request: InferenceRequest) -> None:
         """Give ``request`` to its model."""
         self._find(request.model_name, request.model_version).enqueue(request)
+
+    def call_directly(self, request: InferenceRequest) -> InferenceResponse | None:
+        """Run ``request`` on the calling thread, if that is possible."""
+        table = self.lifecycle.table
+        name, version = request.model_name, request.model_version
+        model = table.latest.get(name) if version == -1 else table.versions.get((name, version))
+        if model is None or model.direct_calls is None:
+            return None
+        return model.direct_calls.call(request)
 
     def cancel(self, request: InferenceRequest) -> None:
         """Take ``request`` back."""

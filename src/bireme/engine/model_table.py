@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from bireme.engine.model import Model
 from bireme.engine.model_state import ModelRecord, VersionRecord, VersionState
-from bireme.types import BiremeError, NotFound, Unavailable
+from bireme.types import BiremeError, InvalidArgument, NotFound, Unavailable
 
 DUPLICATE = "model appears in two or more repositories"
 
@@ -62,6 +62,21 @@ class ModelTable:
             f"Request for unknown model: '{name}' version {version} is not at ready state: "
             f"{_describe(version, found)}"
         )
+
+    def select(self, name: str | None, version: int) -> list[Model]:
+        """Return the READY versions of every model, of one (-1: all of its versions), or one version; in order.
+
+        Raises:
+            InvalidArgument: the model or the version is not ready.
+        """
+        if name is None:
+            return [model for _, model in sorted(self.versions.items())]
+        ready = {number: model for (owner, number), model in self.versions.items() if owner == name}
+        if not ready:
+            raise InvalidArgument(f"requested model '{name}' is not available")
+        if version != -1 and version not in ready:
+            raise InvalidArgument(f"requested model version is not available for model '{name}'")
+        return [model for number, model in sorted(ready.items()) if version in (-1, number)]
 
     def all_settled(self) -> bool:
         """Whether every known model has a version, and every version is READY or unloaded on purpose."""

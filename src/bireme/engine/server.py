@@ -50,7 +50,6 @@ from bireme.types import (
     InferenceRequest,
     InferenceResponse,
     Internal,
-    InvalidArgument,
     Unavailable,
     Unsupported,
 )
@@ -426,15 +425,10 @@ class Server:
             Unavailable: the server is starting or stopping.
         """
         self._require_ready()
-        if name is None:
-            models = [model for _, model in sorted(self._versions.items())]
-        else:
-            ready = {number: model for (owner, number), model in self._versions.items() if owner == name}
-            if not ready:
-                raise InvalidArgument(f"requested model '{name}' is not available")
-            if version != -1 and version not in ready:
-                raise InvalidArgument(f"requested model version is not available for model '{name}'")
-            models = [model for number, model in sorted(ready.items()) if version in (-1, number)]
+        models = self._running().table.select(name, version)
+        for model in models:
+            if model.direct_calls is not None:
+                model.direct_calls.settle()
         return {"model_stats": [model.statistics.to_json() for model in models]}
 
     # The repository.

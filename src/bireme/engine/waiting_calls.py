@@ -46,7 +46,8 @@ def _can_start(model: CalledModel, caller: Execution, seen: set[CalledModel]) ->
 def _can_end(execution: Execution, caller: Execution, seen: set[CalledModel]) -> bool:
     if execution is caller:
         return False
-    return all(_can_be_answered(call, caller, seen) for call in execution.calls or ())
+    # In one step: threads that call directly change it meanwhile.
+    return all(_can_be_answered(call, caller, seen) for call in tuple(execution.calls or ()))
 
 
 def _can_be_answered(call: InferenceRequest, caller: Execution, seen: set[CalledModel]) -> bool:

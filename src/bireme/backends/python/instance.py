@@ -62,6 +62,7 @@ class ProcessInstance(SupervisedWorker):
         super().__init__(host.loop, launch)
         self.max_concurrent = max_concurrent
         self.has_ready_hook = False
+        self.can_be_called = False
         self._name = ctx.name
         self._version = ctx.version
         self._host = host
@@ -135,6 +136,10 @@ class ProcessInstance(SupervisedWorker):
             first += 1
             self._open[first] = request
         self._last_request = last
+
+    def call(self, execution: Execution) -> InferenceResponse:
+        """See `RequestInstance.call`: not for a process."""
+        raise NotImplementedError
 
     def cancel(self, request: InferenceRequest) -> None:
         """See `RequestInstance.cancel`."""

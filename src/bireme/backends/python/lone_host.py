@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from bireme.ipc.arena import Arena
 from bireme.telemetry.custom_metrics import CustomMetrics
-from bireme.types import InferenceRequest, Unavailable
+from bireme.types import InferenceRequest, InferenceResponse, Unavailable
 
 
 class LoneHost:
@@ -24,6 +24,10 @@ class LoneHost:
     def submit(self, request: InferenceRequest) -> None:
         """Refuse it."""
         raise _no_server(f"model '{request.model_name}' cannot be called")
+
+    def call_directly(self, request: InferenceRequest) -> InferenceResponse | None:  # noqa: ARG002
+        """No model can be called."""
+        return None
 
     def cancel(self, request: InferenceRequest) -> None:
         """Nothing was ever submitted."""

@@ -76,8 +76,10 @@ class Runtime(Protocol):
         """Whether a model version (empty: the latest) can run now."""
 
     def metric(self, operation: str, **arguments: Any) -> float | None:
-        """Do ``operation`` of a custom metric: ``family``, ``drop_family``, ``series``, ``drop_series``, ``increment``,
-        ``set``, ``observe``, ``value``. Arguments and errors: `bireme.telemetry.custom_metrics.CustomMetrics`.
+        """Do ``operation`` of a custom metric.
+
+        One of ``family``, ``drop_family``, ``series``, ``drop_series``, ``increment``, ``set``, ``observe`` and ``value``.
+        Arguments and errors: `bireme.telemetry.custom_metrics.CustomMetrics`.
         """
 
 

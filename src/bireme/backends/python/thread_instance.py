@@ -24,11 +24,25 @@ from bireme.backends.python.batch import BadReturn
 from bireme.backends.python.debug_desk import DebugDesk, desk_for
 from bireme.backends.python.lone_host import LoneHost
 from bireme.backends.python.model_file import load_model_class
+from bireme.backends.python.thread_answers import Answer
 from bireme.backends.python.thread_batches import Batches, Outcome
-from bireme.backends.python.thread_runtime import ThreadRuntime, enter, forget, register
+from bireme.backends.python.thread_runtime import (
+    ThreadRuntime,
+    enter,
+    execution_of_context,
+    forget,
+    register,
+)
 from bireme.backends.python.thread_worker import DeskWorker, ModelThread, UserModel, describe
 from bireme.config import ModelConfig, parse_json
-from bireme.types import BackendFailed, Execution, InferenceRequest, InvalidArgument, Unavailable
+from bireme.types import (
+    BackendFailed,
+    Execution,
+    InferenceRequest,
+    InferenceResponse,
+    InvalidArgument,
+    Unavailable,
+)
 
 READY_TIMEOUT_S: Final = 5.0
 """How long a model's ``is_ready`` may take."""
@@ -192,6 +206,7 @@ class ThreadInstance:
         self._thread.start()
         self.max_concurrent = max_concurrent if model.is_async and desk is None else 1
         self.has_ready_hook = model.has_ready_hook
+        self.can_be_called = not model.is_async and desk is None
 
     def start(self, sink: ResponseSink) -> None:
         """See `RequestInstance.start`."""
@@ -201,6 +216,27 @@ class ThreadInstance:
         """See `RequestInstance.execute_requests`."""
         self._executions.add(execution)
         self._thread.put(execution)
+
+    def call(self, execution: Execution) -> InferenceResponse:
+        """See `RequestInstance.call`."""
+        (request,) = execution.requests
+        runtime = self._runtime
+        answer = Answer()
+        runtime.direct[request] = answer
+        before = enter(runtime)
+        outer = execution_of_context.set(execution)
+        runtime.executions.append(execution)
+        try:
+            outcome = self.batches.run(execution, [request])
+            if isinstance(outcome, BackendFailed):
+                return runtime.error_response(request, outcome)
+            # A model that answers through a sender may do so later.
+            return runtime.stamp(outcome[0] or answer.wait())
+        finally:
+            runtime.executions.remove(execution)
+            execution_of_context.reset(outer)
+            enter(before)
+            runtime.direct.pop(request, None)
 
     def cancel(self, request: InferenceRequest) -> None:
         """Nothing is to do: the model sees the request's own flag."""

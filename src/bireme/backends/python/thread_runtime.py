@@ -53,6 +53,8 @@ class ThreadRuntime:
         """What its instances run."""
         self.open: dict[InferenceRequest, int] = {}
         """The requests that have no final response yet: `RUNNING`, `ABANDONED` or `RETURNED`."""
+        self.direct: dict[InferenceRequest, Answer] = {}
+        """The requests of callers that wait on their own threads for them."""
         self.may_call = False
         """Whether it executes requests, so that its code may ask other models."""
         self.logs_to_stderr = False
@@ -66,6 +68,14 @@ class ThreadRuntime:
 
     def infer(self, request: InferenceRequest) -> InferenceResponse:
         """See `Runtime.infer`."""
+        if self.may_call:
+            request.parent = self._find_execution()
+            try:
+                response = self._host.call_directly(request)
+            except BiremeError as error:
+                return _refused(request, error)
+            if response is not None:
+                return response
         answer = Answer()
         self._send(request, answer.take, is_decoupled=False)
         return answer.wait()
@@ -119,9 +129,7 @@ class ThreadRuntime:
                 )
             self._host.submit(request)
         except BiremeError as error:
-            # Source: Triton ``request_executor.cc`` (Infer): whatever the reason, the code is INTERNAL.
-            failure = BackendFailed(f"Model {name} - Error when running inference: {error.message}")
-            request.respond(request, InferenceResponse(name, version, request.id, error=failure))
+            request.respond(request, _refused(request, error))
 
     def _take_back(self, request: InferenceRequest) -> None:
         self.loop_calls.put(self._host.cancel, request)
@@ -134,7 +142,7 @@ class ThreadRuntime:
             return
         if response.final:
             self.open.pop(request, None)
-        self.loop_calls.put(self._deliver, request, self.stamp(response))
+        self._deliver_soon(request, self.stamp(response))
 
     def abandon(self, request: InferenceRequest) -> None:
         """See `Runtime.abandon`. Called by the garbage collector, in any thread."""
@@ -143,7 +151,7 @@ class ThreadRuntime:
             self.open[request] = ABANDONED
         elif state == RETURNED:
             self.open.pop(request, None)
-            self.loop_calls.put(self._deliver, request, self.orphan_response(request))
+            self._deliver_soon(request, self.orphan_response(request))
 
     def orphan_response(self, request: InferenceRequest) -> InferenceResponse:
         """Return the answer to a request that the model cannot answer any more."""
@@ -160,6 +168,13 @@ class ThreadRuntime:
         """Have ``response`` say which version answers: its request may have asked for the latest."""
         response.model_version = self.model_version
         return response
+
+    def _deliver_soon(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        answer = self.direct.get(request)
+        if answer is None:
+            self.loop_calls.put(self._deliver, request, response)
+        else:
+            answer.take(request, response)
 
     def _deliver(self, request: InferenceRequest, response: InferenceResponse) -> None:
         if self.sink is not None:
@@ -277,3 +292,9 @@ def find() -> ThreadRuntime:
             return current
         frame = frame.f_back  # type: ignore[assignment]
     raise RuntimeError("no model's code is running in this thread")
+
+
+def _refused(request: InferenceRequest, error: BiremeError) -> InferenceResponse:
+    # Source: Triton ``request_executor.cc`` (Infer): whatever the reason, the code is INTERNAL.
+    failure = BackendFailed(f"Model {request.model_name} - Error when running inference: {error.message}")
+    return InferenceResponse(request.model_name, request.model_version, request.id, error=failure)

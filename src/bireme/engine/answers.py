@@ -1,0 +1,184 @@
+"""Answers: how the requests of one model version get their responses, and how that is counted. Loop thread only."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from bireme.scheduling import ResponseOrder
+from bireme.telemetry import ModelStatistics
+from bireme.types import BackendFailed, BiremeError, Execution, InferenceRequest, InferenceResponse, Tensor
+
+log = logging.getLogger("bireme.engine")
+
+_now_ns = time.monotonic_ns
+
+
+class Answers:
+    """The open requests of one model version: accepted, and without their final response."""
+
+    __slots__ = (
+        "_is_decoupled",
+        "_name",
+        "_on_idle",
+        "_order",
+        "_owner",
+        "_version",
+        "num_given_up",
+        "num_open",
+        "statistics",
+    )
+
+    def __init__(
+        self,
+        owner: object,
+        name: str,
+        version: int,
+        statistics: ModelStatistics,
+        *,
+        is_decoupled: bool,
+        order: ResponseOrder | None,
+        on_idle: Callable[[], None],
+    ) -> None:
+        """``owner`` is what open requests are marked with. ``on_idle`` is called whenever none is open any more."""
+        self._owner: object = owner
+        self._name = name
+        self._version = version
+        self._is_decoupled = is_decoupled
+        self._order = order
+        self._on_idle = on_idle
+        self.statistics = statistics
+        self.num_open = 0
+        self.num_given_up = 0
+        """Requests that run though their callers have cancelled them."""
+
+    def close(self) -> None:
+        """Let go of the owner: it has no open requests, and will have none."""
+        self._owner = None
+        self._on_idle = _do_nothing
+
+    def open(self, request: InferenceRequest) -> None:
+        """``request`` has been accepted."""
+        self.num_open += 1
+        if self._order is not None:
+            self._order.admit(request)
+
+    def answer_batch(
+        self,
+        execution: Execution,
+        requests: Iterable[InferenceRequest],
+        results: Iterable[list[Tensor] | BiremeError],
+    ) -> None:
+        """Answer the requests of a batch of a model that takes tensors, in order, and count it."""
+        end_ns = execution.compute_end_ns
+        statistics = self.statistics
+        any_succeeded = False
+        for request, result in zip(requests, results, strict=True):
+            request.execution = execution
+            if isinstance(result, BiremeError):
+                statistics.fail(result.reason, end_ns - request.start_ns, was_pending=False)
+                response = InferenceResponse(self._name, self._version, request.id, error=result)
+            else:
+                any_succeeded = True
+                statistics.succeed(request, end_ns)
+                response = InferenceResponse(self._name, self._version, request.id, result)
+            self._respond(request, response)
+        # Source: Triton's backends report a batch unless all of its requests failed.
+        if any_succeeded:
+            statistics.finish_execution(execution)
+
+    def refuse(self, request: InferenceRequest, error: BiremeError) -> None:
+        """Answer a request that never ran."""
+        self.statistics.fail(error.reason, _now_ns() - request.start_ns, was_pending=True)
+        self._respond(request, InferenceResponse(self._name, self._version, request.id, error=error))
+
+    def fail(self, request: InferenceRequest, error: BiremeError) -> None:
+        """Answer a request that runs, if it is still open, finally."""
+        self.respond(request, InferenceResponse(self._name, self._version, request.id, error=error))
+
+    def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        """Pass on what an instance answers; of a model that answers once, when it says that there are no more."""
+        if request.owner is not self._owner:  # it has had its final response
+            return
+        if response.error is not None and request.failure is None:
+            request.failure = response.error
+        if not self._is_decoupled:
+            if not response.final:
+                request.num_responses += 1
+                request.held = response
+                return
+            response = self._only_response(request, response)
+        if response.final:
+            self._count(request)
+        else:
+            if request.num_responses == 0 and self.statistics.observer is not None:
+                self.statistics.observer.on_first_response(_now_ns() - request.start_ns)
+            request.num_responses += 1
+        self._respond(request, response)
+
+    def _only_response(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:
+        """Return the response of a model that answers once, whose last one is ``response``."""
+        num_responses = request.num_responses + (not response.flag_only)
+        if num_responses != 1:
+            error = BackendFailed(f"expected a single response, got {num_responses}")
+            request.failure = error
+            return InferenceResponse(self._name, self._version, request.id, error=error)
+        held, request.held = request.held, None
+        if held is None:
+            return response
+        held.final = True
+        return held
+
+    def _count(self, request: InferenceRequest) -> None:
+        """Count a request that has its final response now, maybe before its execution has ended."""
+        now_ns = _now_ns()
+        if request.failure is not None:
+            self.statistics.fail(request.failure.reason, now_ns - request.start_ns, was_pending=False)
+            return
+        execution = request.execution
+        assert execution is not None
+        if execution.compute_end_ns:
+            self.statistics.succeed(request, now_ns)
+            return
+        execution.compute_input_end_ns = execution.compute_input_end_ns or execution.compute_start_ns
+        execution.compute_output_start_ns = execution.compute_end_ns = now_ns
+        self.statistics.succeed(request, now_ns)
+        execution.compute_end_ns = 0
+
+    def _respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        if self._order is None:
+            self._send(request, response)
+            return
+        for ready, its_response in self._order.complete(request, response):
+            self._send(ready, its_response)
+
+    def _send(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        if response.final:
+            self._end(request)
+        try:
+            request.respond(request, response)
+        except Exception:  # one caller's fault must not cost the batch's other requests their answers
+            log.exception(
+                "model '%s': the caller of request '%s' failed to take its response", self._name, request.id
+            )
+        if self.num_open == 0:
+            self._on_idle()
+
+    def _end(self, request: InferenceRequest) -> None:
+        request.owner = request.instance = None
+        self.num_open -= 1
+        if request.parent is not None:
+            forget_call(request, request.parent)
+        if request.cancelled and request.execution is not None:
+            self.num_given_up -= 1
+
+
+def forget_call(request: InferenceRequest, caller: Execution) -> None:
+    """The code of ``caller`` does not wait for ``request`` any more."""
+    if caller.calls is not None:
+        caller.calls.discard(request)
+
+
+def _do_nothing() -> None:
+    pass
