@@ -30,7 +30,12 @@ from bireme.ipc.worker_process import WorkerProcess
 from bireme.types import Tensor
 
 SIZES = {"1 KB": 1 << 10, "16 KB": 16 << 10, "512 KB": 512 << 10, "6 MB": 6 << 20}
-ROWS = {"back": (False, True), "copy": (False, False), "fresh, back": (True, True), "fresh, copy": (True, False)}
+ROWS = {
+    "back": (False, True),
+    "copy": (False, False),
+    "fresh, back": (True, True),
+    "fresh, copy": (True, False),
+}
 
 
 def answer(channel: Channel, ledger: Ledger) -> None:
@@ -92,7 +97,7 @@ async def measure(arena: Arena, seconds: float) -> None:
     worker = WorkerProcess.start("benchmarks.ipc:answer", arena, path_prefix=[folder])
     current: Loop
     loop = asyncio.get_running_loop()
-    worker.attach(loop, lambda message: current.on_message(message), print)
+    worker.attach(loop, lambda message: current.on_message(message), print)  # noqa: PLW0108 - whichever is the current one
     current = Loop(worker, np.ones(1, np.float32), is_fresh=True, is_back=True)
     current.ask()
     await current.done  # the worker is up

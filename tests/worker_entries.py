@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from bireme.ipc.channel import Channel
 from bireme.ipc.ledger import Ledger
@@ -82,9 +83,7 @@ def describe(channel: Channel) -> None:
         check=True,
         text=True,
     )
-    program = (
-        "import signal; print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
-    )
+    program = "import signal; print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
     handling = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     channel.send(
         Call(
@@ -94,7 +93,7 @@ def describe(channel: Channel) -> None:
                 "descriptors": int(descriptors.stdout),
                 "heeds_sigterm": handling.stdout.strip() == "True",
                 "path": sys.path[-1],
-                "cwd_is_on_path": "" in sys.path or os.getcwd() in sys.path,
+                "cwd_is_on_path": "" in sys.path or str(Path.cwd()) in sys.path,
                 "variable": os.environ.get("BIREME_TEST", ""),
             },
         )

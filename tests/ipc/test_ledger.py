@@ -134,7 +134,9 @@ def test_strided_arrays_arrive_in_order(sides, turn, is_placed):
 
 
 def test_few_bytes_travel_in_the_message(sides):
-    data = sides[0].ledger.export(Tensor.from_numpy("X", in_arena(sides[0].arena, np.zeros(INLINE_SIZE, "u1"))))
+    data = sides[0].ledger.export(
+        Tensor.from_numpy("X", in_arena(sides[0].arena, np.zeros(INLINE_SIZE, "u1")))
+    )
 
     assert type(data.data) is bytes
     assert sides[0].ledger.num_lent == 0
@@ -318,8 +320,8 @@ def test_many_threads_export_at_once(sides):
     found: list[tuple[int, TensorData]] = []
 
     def work(mark: int) -> None:
-        for _ in range(100):
-            found.append((mark, mine.ledger.export(Tensor.from_numpy("X", np.full(3000, mark)))))
+        array = np.full(3000, mark)
+        found.extend((mark, mine.ledger.export(Tensor.from_numpy("X", array))) for _ in range(100))
 
     threads = [threading.Thread(target=work, args=(mark,)) for mark in range(4)]
     for thread in threads:
@@ -426,7 +428,7 @@ def test_a_segment_that_cannot_be_mapped_is_an_error_and_leaves_no_descriptor(si
 
 
 def test_a_segment_of_the_same_number_from_elsewhere_is_copied(sides):
-    mine, theirs = sides
+    mine, _ = sides
     mine.give(in_arena(mine.arena, large()))
     imposter = in_arena(Arena(mine.arena._next_segment - 1), large()[::-1].copy())
 

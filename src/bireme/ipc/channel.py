@@ -250,8 +250,9 @@ class LoopChannel(_Codec):
             return False
         try:
             message = self._unpack(size) if size else None
-        except (msgspec.MsgspecError, BiremeError):
-            log.exception("a worker process sent what is no message")
+        except (msgspec.MsgspecError, BiremeError) as error:
+            # Without the traceback, which is of the reading and says nothing.
+            log.error("a worker process sent what is no message: %s", str(error))  # noqa: TRY400
             message = None
         if message is None:
             self.close()
