@@ -252,11 +252,13 @@ def test_while_a_process_is_started_again_requests_wait():
         h.instance.die("died", retry_delay_s=0)
         assert isinstance(h.error("a"), Unavailable)
         assert not h.model.is_up
+        assert h.model.away_reason == "died"
         h.send("c")
 
         h.instance.revive()
         await asyncio.sleep(0)
         assert h.model.is_up
+        assert h.statistics.num_restarts == 1
         h.instance.answer(VALUE)
         h.instance.answer(VALUE)
 

@@ -55,8 +55,9 @@ class InstancePool:
         if was_full and slot.unavailable is None:
             self.free.append(slot)
 
-    def refresh(self) -> None:
-        """See which instances are away now, or are back."""
+    def refresh(self) -> int:
+        """See which instances are away now, or are back; return how many came back."""
+        num_back = 0
         for slot in self.slots:
             if slot.unavailable is not None:
                 self._away.add(slot)
@@ -65,6 +66,8 @@ class InstancePool:
             elif slot in self._away:
                 self._away.discard(slot)
                 self.free.append(slot)
+                num_back += 1
+        return num_back
 
     @property
     def is_up(self) -> bool:

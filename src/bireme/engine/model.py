@@ -363,7 +363,7 @@ class Model:
 
     def change(self) -> None:
         """See which instances can run something now; one whose process has died cannot until it is started again."""
-        self.pool.refresh()
+        self.statistics.num_restarts += self.pool.refresh()
         if self._drained is not None:
             return
         self._refusal = None
@@ -403,6 +403,11 @@ class Model:
     def is_up(self) -> bool:
         """Whether an instance can run something now or is running something."""
         return self.pool.is_up
+
+    @property
+    def away_reason(self) -> str:
+        """Why no instance can run anything now, though the model serves; empty if one can."""
+        return "" if self.pool.is_up else self.pool.away_reason
 
     async def check_ready(self) -> bool:
         """Whether the model can run now, and says so itself if it has an ``is_ready``."""

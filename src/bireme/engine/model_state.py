@@ -139,7 +139,10 @@ class ModelRecord:
         versions = sorted(self.versions.items())
         for version, record in versions:
             entry = {"name": self.name, "version": str(version), "state": str(record.state)}
-            yield {**entry, "reason": record.reason} if record.reason else entry
+            reason = record.reason
+            if record.is_ready and record.model is not None:
+                reason = record.model.away_reason or reason
+            yield {**entry, "reason": reason} if reason else entry
         # A reason that no version shows yet: the load failed before there were any, or while they were unloading.
         if self.reason and not any(record.is_ready or record.reason == self.reason for _, record in versions):
             yield {"name": self.name, "state": str(VersionState.UNAVAILABLE), "reason": self.reason}

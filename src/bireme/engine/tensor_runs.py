@@ -53,6 +53,6 @@ class TensorRuns:
 
     def _failure(self, error: Exception) -> BiremeError:
         if isinstance(error, BiremeError):
-            return error
+            return error.with_traceback(None)  # its frames hold the batch's arrays, and it in turn
         log.error("%s failed", self._label, exc_info=error)
         return BackendFailed(f"{self._label} failed: {str(error).strip()}")

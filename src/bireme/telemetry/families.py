@@ -260,6 +260,12 @@ BIREME_FAMILIES: Final[tuple[Family, ...]] = (
         "Requests handed to an instance and not yet answered",
         lambda statistics: statistics.num_executing,
     ),
+    Scalar(
+        "bireme_instance_restarts_total",
+        "counter",
+        "How often the process of an instance died and was started again",
+        lambda statistics: statistics.num_restarts,
+    ),
     ByReason(
         "bireme_batch_close_total",
         "Batches executed, by why each was closed",

@@ -63,6 +63,7 @@ class ModelStatistics:
         "num_accepted",
         "num_executing",
         "num_pending",
+        "num_restarts",
         "num_succeeded",
         "observer",
         "queue",
@@ -98,6 +99,8 @@ class ModelStatistics:
         self.num_executing = 0
         """Handed to an instance, not yet answered."""
         self.num_succeeded = 0
+        self.num_restarts = 0
+        """How often the process of an instance died and came back."""
         self.failure_ns = 0
         self.inference_count = 0
         """Rows of successful requests. Source: Triton ``infer_stats.cc`` (UpdateSuccess)."""
