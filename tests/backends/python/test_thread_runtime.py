@@ -11,6 +11,7 @@ import pytest
 
 from bireme import Server
 from bireme.backends.python import thread_runtime
+from model_dirs import until
 from thread_models import DECOUPLED, Ask, add_thread_model, calling, execute, serve
 
 STREAMING = """
@@ -30,7 +31,8 @@ def test_a_model_calls_another_one(tmp_path: Path) -> None:
 
     async def scenario(server: Server) -> None:
         assert [[3.0, 5.0]] == await Ask(server, "m", (1.0, 2.0)).values()
-        assert 1 == server.model_statistics("double")["model_stats"][0]["inference_stats"]["success"]["count"]
+        model = server.model("double").statistics
+        await until(lambda: 1 == model.to_json()["inference_stats"]["success"]["count"])
 
     serve(tmp_path, scenario)
 
@@ -290,5 +292,69 @@ def test_streams_end_for_tasks_too(tmp_path: Path) -> None:
 
     async def scenario(server: Server) -> None:
         assert [[5.0, 7.0]] == await Ask(server, "m", (5.0, 7.0)).values()
+
+    serve(tmp_path, scenario)
+
+
+WHERE = "np.array([threading.get_ident() % 65536], np.float32)"
+
+
+def test_a_free_model_runs_on_the_callers_thread(tmp_path: Path) -> None:
+    add_thread_model(tmp_path, "where", execute(WHERE))
+    add_thread_model(tmp_path, "m", calling(f"call('where').output_tensors()[0].as_numpy() - {WHERE}"))
+
+    async def scenario(server: Server) -> None:
+        for _ in range(3):
+            assert [[0.0]] == await Ask(server, "m").values()
+
+    serve(tmp_path, scenario)
+
+
+def test_a_model_called_directly_may_answer_by_its_sender_and_later(tmp_path: Path) -> None:
+    add_thread_model(
+        tmp_path,
+        "sends",
+        """
+        def execute(self, requests):
+            threading.Thread(target=self.answer, args=(requests[0].get_response_sender(),)).start()
+        def answer(self, sender):
+            time.sleep(0.01)
+            response = pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full(1, 7, np.float32))])
+            sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        """,
+    )
+    add_thread_model(tmp_path, "drops", "def execute(self, requests): pass")
+    error = "np.array([call('drops').error() is not None], np.float32)"
+    sent = "call('sends').output_tensors()[0].as_numpy()"
+    add_thread_model(tmp_path, "m", calling(f"np.concatenate([{sent}, {error}])"))
+
+    async def scenario(server: Server) -> None:
+        assert [[7.0, 1.0]] == await Ask(server, "m").values()
+
+    serve(tmp_path, scenario)
+
+
+def test_direct_calls_nest_and_know_whose_code_runs(tmp_path: Path) -> None:
+    name = "float(pb_utils.get_model_dir().split('/')[-2][1:])"
+    inner = f"np.array([{name}], np.float32)"
+    add_thread_model(tmp_path, "m3", execute(inner))
+    for number in (1, 2):
+        before, after = f"np.array([{name}], np.float32)", f"np.array([{name}], np.float32)"
+        called = f"call('m{number + 1}').output_tensors()[0].as_numpy()"
+        add_thread_model(tmp_path, f"m{number}", calling(f"np.concatenate([{before}, {called}, {after}])"))
+
+    async def scenario(server: Server) -> None:
+        assert [[1.0, 2.0, 3.0, 2.0, 1.0]] == await Ask(server, "m1").values()
+
+    serve(tmp_path, scenario)
+
+
+def test_models_that_call_each_other_are_told(tmp_path: Path) -> None:
+    answer = "float(call('{}').error() is not None)"
+    add_thread_model(tmp_path, "m", calling(f"np.array([{answer.format('n')}], np.float32)"))
+    add_thread_model(tmp_path, "n", calling(f"np.array([{answer.format('m')}], np.float32)"))
+
+    async def scenario(server: Server) -> None:
+        assert [[0.0]] == await Ask(server, "m").values()  # the error is n's, which answers with what it got
 
     serve(tmp_path, scenario)

@@ -62,6 +62,8 @@ class IsolatedWorker(SupervisedWorker):
         self._asked: dict[int, Future[str]] = {}
         self._watchers: list[Callable[[], None]] = []
         self._flush_timer: asyncio.TimerHandle | None = None
+        self._death = ""
+        """What was told of the last process that died. No exception: each that is raised has frames that hold tensors."""
         self._logger = get_logger("bireme.backends.isolated")
         self._handlers |= {
             Executed: self._on_executed,
@@ -88,8 +90,13 @@ class IsolatedWorker(SupervisedWorker):
             raise self._away()
         ledger = worker.ledger
         number = next(self._numbers)
-        tensors = [ledger.export(Tensor.from_numpy(name, array)) for name, array in inputs.items()]
         run = _Run()
+        try:
+            tensors = [ledger.export(Tensor.from_numpy(name, array)) for name, array in inputs.items()]
+        except Unavailable as error:  # maybe as the process has just died: the loop knows
+            self._loop_calls.put(self._fail_run, worker, error, run)
+            run.wait()
+            raise
         # Sent on the loop, which alone writes to the connection; large inputs were copied here, on this thread.
         message = Execute(number, [RequestData(index, "", tensors)], ledger.take_released())
         self._loop_calls.put(self._send_run, worker, message, run)
@@ -111,11 +118,14 @@ class IsolatedWorker(SupervisedWorker):
                     raise Unavailable(f"{self._launch.model}: the server was stopped") from None
 
     def _send_run(self, worker: WorkerProcess, message: Execute, run: _Run) -> None:
-        if worker is not self._worker or not self._is_up:
-            run.end(self._away())
+        if worker is not self._worker:
+            run.end(Unavailable(self._death) if self._death else self._away())
             return
         self._runs[message.number] = run
         worker.send(message)
+
+    def _fail_run(self, worker: WorkerProcess, error: Unavailable, run: _Run) -> None:
+        run.end(Unavailable(self._death) if worker is not self._worker and self._death else error)
 
     def _send_ask(self, message: Ask, answer: Future[str]) -> None:
         if self._worker is None or not self._is_up:
@@ -184,10 +194,11 @@ class IsolatedWorker(SupervisedWorker):
         """See `SupervisedWorker`."""
 
     def _on_down(self, error: Unavailable) -> None:
+        self._death = error.message
         runs, self._runs = self._runs, {}
         asked, self._asked = self._asked, {}
         for run in runs.values():
-            run.end(error)
+            run.end(Unavailable(self._death))
         for answer in asked.values():
             answer.set_exception(error)
 

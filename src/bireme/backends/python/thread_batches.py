@@ -55,25 +55,46 @@ class Batches:
 
     def settle(self, returned: Any, wrapped: list[ModelRequest], requests: list[InferenceRequest]) -> Outcome:
         """Return what ``execute`` has for each request; a wrong result fails the batch."""
+        runtime = self._runtime
+        opened, version = runtime.open, runtime.model_version
+        outcome: list[InferenceResponse | None] = []
+        num_missing = 0
         try:
-            responses = check_returned(
-                returned, wrapped, instance_name=self._instance_name, is_decoupled=self._served.is_decoupled
-            )
-            outcome: list[InferenceResponse | None] = []
-            for response, request in zip(responses, requests, strict=True):
+            for response, request in zip(
+                check_returned(
+                    returned,
+                    wrapped,
+                    instance_name=self._instance_name,
+                    is_decoupled=self._served.is_decoupled,
+                ),
+                requests,
+                strict=True,
+            ):
                 if response is None:
                     outcome.append(None)
+                    num_missing += 1
                     continue
-                check_open(request, self._runtime.open)
-                outcome.append(self._runtime.stamp(response.to_response(request, final=True)))
+                if request not in opened:
+                    check_open(request, opened)
+                answer = response.to_response(request, final=True)
+                answer.model_version = version  # the request may have asked for the latest
+                outcome.append(answer)
         except Exception as error:  # noqa: BLE001 - whatever a model's objects raise
             return self.fail(error, requests)
-        self._close(outcome, wrapped, requests)
+        if num_missing:
+            self._close(outcome, wrapped, requests)
+        else:
+            for request in requests:
+                opened.pop(request, None)
         return outcome
 
-    def _close(self, outcome: Outcome, wrapped: list[ModelRequest], requests: list[InferenceRequest]) -> None:
+    def _close(
+        self,
+        outcome: list[InferenceResponse | None],
+        wrapped: list[ModelRequest],
+        requests: list[InferenceRequest],
+    ) -> None:
         """Close what is answered; add the answers to requests that the model cannot answer any more."""
-        assert isinstance(outcome, list)
         opened = self._runtime.open
         for index, request in enumerate(requests):
             if outcome[index] is not None:
