@@ -169,7 +169,7 @@ class Serving:
             except NotImplementedError:  # Windows: handlers run between two bytecodes, wherever that is
                 signal.signal(number, self._on_raw_signal)
 
-    def _on_raw_signal(self, number: int, _frame: object) -> None:
+    def _on_raw_signal(self, number: int, _frame: object = None) -> None:
         if self._stop_asked is None:  # the loop does not run yet, on its thread
             _exit_now(0)
         self._stop_asked.get_loop().call_soon_threadsafe(self._on_signal, number)

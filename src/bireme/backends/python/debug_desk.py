@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
-from typing import Final, TypeVar
+from queue import SimpleQueue
+from typing import TypeVar
 
 from bireme.types import Unavailable
 
 T = TypeVar("T")
-
-_LOOK_S: Final = 0.2
 
 
 class DebugDesk:
@@ -66,14 +64,7 @@ class DebugDesk:
 
     def run(self, after_each: Callable[[], object]) -> None:
         """Run jobs until `close`; ``after_each`` is called after each of them."""
-        while True:
-            try:
-                # Not for ever: a signal that comes just before the main thread sleeps is seen only when it wakes up.
-                job = self._jobs.get(timeout=_LOOK_S)
-            except Empty:
-                continue
-            if job is None:
-                return
+        while (job := self._jobs.get()) is not None:
             job()
             after_each()
 
