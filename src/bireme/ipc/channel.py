@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import struct
+import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -18,7 +21,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from bireme.ipc.ledger import Ledger
-from bireme.ipc.messages import FromWorker, Released, Spilled, ToWorker
+from bireme.ipc.messages import Execute, FromWorker, Released, Reply, Spilled, ToWorker
+from bireme.ipc.spin import LoopSpin, SpinPolicy, spin_of, window_ns
 from bireme.types import BiremeError
 
 MAX_MESSAGE: Final = 64 << 10
@@ -37,6 +41,9 @@ _MAX_BURST: Final = 16
 _SKIPS: Final = 15
 
 log = logging.getLogger("bireme.ipc")
+
+_now_ns = time.monotonic_ns
+_yield = getattr(os, "sched_yield", lambda: None)
 
 Message = ToWorker | FromWorker
 
@@ -83,7 +90,7 @@ class _Codec:
 class Channel(_Codec):
     """A worker's end. `send` from any thread; one thread at a time receives."""
 
-    __slots__ = ("_idle_rounds", "_receive_into", "_send", "_socket")
+    __slots__ = ("_idle_rounds", "_receive_into", "_send", "_socket", "_spin")
 
     def __init__(self, connection: socket.socket, ledger: Ledger) -> None:
         """Take charge of ``connection``, a blocking socket."""
@@ -92,6 +99,7 @@ class Channel(_Codec):
         self._send = connection.send
         self._receive_into = connection.recv_into
         self._idle_rounds = 0
+        self._spin = SpinPolicy(window_ns())
         self._set_timeout(_IDLE_S)
 
     def fileno(self) -> int:
@@ -112,19 +120,39 @@ class Channel(_Codec):
 
         While nothing comes, unused memory goes back: to the server what it lent, to the system what is the arena's.
         """
-        while True:
+        # A thread that spins keeps the model's others from running.
+        size = self._receive_soon() if self._spin.wants() and threading.active_count() == 1 else None
+        while size is None:
             try:
                 size = self._receive_into(self._buffer)
             except BlockingIOError:
                 self._rest()
-                continue
             except ConnectionResetError:  # it left without reading all; what it sent before is still there
                 continue
-            if self._idle_rounds:
-                if self._idle_rounds == _IDLE_ROUNDS:
-                    self._set_timeout(_IDLE_S)
-                self._idle_rounds = 0
-            return self._unpack(size) if size else None
+        if self._idle_rounds:
+            if self._idle_rounds == _IDLE_ROUNDS:
+                self._set_timeout(_IDLE_S)
+            self._idle_rounds = 0
+        return self._unpack(size) if size else None
+
+    def _receive_soon(self) -> int | None:
+        """Spin; return the size of the message that came, None if none did."""
+        spin = self._spin
+        until_ns = _now_ns() + spin.window_ns
+        while True:
+            try:
+                size = self._receive_into(self._buffer, 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                if _now_ns() >= until_ns:
+                    spin.miss()
+                    return None
+                # The processor may be what the answer waits for.
+                _yield()
+            except ConnectionResetError:
+                return None
+            else:
+                spin.hit()
+                return size
 
     def receive_now(self) -> Any:
         """Return the next message if it is there, else `NOTHING`; None: the server is gone."""
@@ -166,6 +194,7 @@ class LoopChannel(_Codec):
         "_receive_into",
         "_send",
         "_socket",
+        "_spin",
         "_unsent",
     )
 
@@ -179,6 +208,7 @@ class LoopChannel(_Codec):
         self._unsent: deque[bytes] = deque()
         self._num_skips = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._spin: LoopSpin
         self._on_message: Callable[[FromWorker], None]
         self._on_lost: Callable[[], None]
 
@@ -190,6 +220,7 @@ class LoopChannel(_Codec):
     ) -> None:
         """Read from now on: ``on_message`` is called with each message, ``on_lost`` once when no more can come."""
         self._loop = loop
+        self._spin = spin_of(loop)
         self._on_message = on_message
         self._on_lost = on_lost
         loop.add_reader(self._socket.fileno(), self._read)
@@ -206,6 +237,8 @@ class LoopChannel(_Codec):
             return
         try:
             self._send(data)
+            if type(message) is Execute or type(message) is Reply:
+                self._spin.expect()
         except BlockingIOError:
             self._unsent.append(data)
             if self._loop is not None:
@@ -258,6 +291,7 @@ class LoopChannel(_Codec):
             self.close()
             self._on_lost()
             return False
+        self._spin.arrived()
         self._on_message(message)
         return True
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from bireme.backends.cpu_limit import cpu_limit
 from bireme.backends.interface import ModelContext, Placement
 from bireme.backends.onnxruntime.config_check import find_faults
 from bireme.backends.onnxruntime.instance import OnnxInstance, check_mix, make_execute, make_execute_into
@@ -22,6 +21,7 @@ from bireme.backends.onnxruntime.session import open_session
 from bireme.backends.onnxruntime.settings import ModelSettings, read_backend_settings, read_model_settings
 from bireme.backends.onnxruntime.signature import Signature, complete, quoted
 from bireme.config import ModelConfig
+from bireme.ipc.cpu_limit import cpu_limit
 from bireme.types import InvalidArgument, NotFound, Unsupported
 
 _DEFAULT_FILENAMES: Final = ("model.onnx", "model.ort")

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bireme.backends.cpu_limit import compute_cpu_limit, cpu_limit
+from bireme.ipc.cpu_limit import compute_cpu_limit, cpu_limit
 
 V2 = {"/proc/self/cgroup": "0::/\n"}
 V2_NESTED = {"/proc/self/cgroup": "0::/kubepods/pod1/app\n"}
