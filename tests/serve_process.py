@@ -62,9 +62,10 @@ class ServeProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",  # what models write
             env=os.environ | (environment or {}),
         )
-        self.output = ""
+        self._lines: list[str] = []
         self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -73,8 +74,12 @@ class ServeProcess:
         assert self.popen.stdout is not None
         for line in self.popen.stdout:
             with self._changed:
-                self.output += line
+                self._lines.append(line)
                 self._changed.notify_all()
+
+    @property
+    def output(self) -> str:
+        return "".join(self._lines)
 
     def wait_for(self, pattern: str, timeout_s: float = 20.0) -> str:
         """Return the first group of ``pattern`` once the output matches it."""

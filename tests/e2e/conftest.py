@@ -11,7 +11,9 @@ import pytest
 
 from bireme.telemetry import log
 from bireme.testing import FakeBackend
-from e2e_server import RunningServer, build_repository
+from e2e_server import RunningServer, build_repository, wait_until
+from python_models import TOOL, PythonServer
+from serve_process import running
 
 
 @pytest.fixture(scope="session")
@@ -69,3 +71,26 @@ def free_port() -> int:
 def restored_log_settings() -> Iterator[None]:
     yield
     log.settings.uninstall()
+
+
+@pytest.fixture(scope="session")
+def shared_python_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PythonServer]:
+    with running(PythonServer(tmp_path_factory.mktemp("python"))) as server:
+        server.write("tool", TOOL)
+        assert server.load("tool").status == 200
+        # From here on the server knows the memory that this model shares.
+        assert server.infer("tool", 1, parameters={"code": "answer = reply(np.zeros(10_000, np.float32))"})
+        yield server
+
+
+@pytest.fixture
+def python_server(shared_python_server: PythonServer) -> Iterator[PythonServer]:
+    """A ``bireme serve`` process with the model ``tool``, and nothing left of what the test adds to it."""
+    server = shared_python_server
+    assert server.infer("tool", 1).values == [1]
+    before = server.workers(), server.num_descriptors()
+    yield server
+    server.unload_all()
+    wait_until(lambda: server.workers() == before[0])
+    wait_until(lambda: server.num_descriptors() <= before[1])
+    assert server.infer("tool", 1).values == [1]

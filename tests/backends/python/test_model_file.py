@@ -235,6 +235,14 @@ def test_an_error_without_a_text():
     assert format_error(KeyError()) == "KeyError: <EMPTY MESSAGE>"
 
 
+def test_an_error_whose_text_fails():
+    class Torn(Exception):
+        def __str__(self):
+            raise ValueError
+
+    assert format_error(Torn()) == "Torn: <its text cannot be had: ValueError>"
+
+
 def test_notes_of_an_error():
     error = ValueError("x")
     error.add_note("first")

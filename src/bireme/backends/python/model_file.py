@@ -70,7 +70,7 @@ def format_error(error: BaseException) -> str:
 
     Source: pybind11's ``error_already_set::what``, by which Triton words every error of a model.
     """
-    message = str(error) or "<EMPTY MESSAGE>"
+    message = _message_of(error)
     notes = getattr(error, "__notes__", ())
     if notes:
         message += "".join([f"\n__notes__ (len={len(notes)}):", *(f"\n{note}" for note in notes)])
@@ -86,6 +86,13 @@ def format_error(error: BaseException) -> str:
     if isinstance(error, BiremeError):
         return error.message  # the server's own words, not the model's
     return f"{type(error).__name__}: {message}"
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error) or "<EMPTY MESSAGE>"
+    except BaseException as failure:  # noqa: BLE001 - its text is the model's code, too: that must not end the process
+        return f"<its text cannot be had: {type(failure).__name__}>"
 
 
 def _import_package(name: str, directory: Path) -> ModuleType:
