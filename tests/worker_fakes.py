@@ -78,6 +78,8 @@ class FakeSink:
     def respond(self, request, response) -> None:
         self.events.append(("respond", request, response))
 
+    has_waiting = True
+
     def finish(self, execution, error=None) -> None:
         self.events.append(("finish", execution, error))
         execution.requests = []

@@ -138,6 +138,10 @@ class SupervisedInstance(Protocol):
 class ResponseSink(Protocol):
     """The engine's model, as its request instances see it. Loop thread only."""
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether another execution may begin as soon as this one is finished."""
+
     def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
         """Answer ``request``: any number of times, the last time with a final response. What comes after that is dropped."""
 

@@ -74,16 +74,16 @@ class Answers:
         end_ns = execution.compute_end_ns
         statistics = self.statistics
         any_succeeded = False
+        # A request is counted when its answer is on its way: nobody can ask before that is done.
         for request, result in zip(requests, results, strict=True):
             request.execution = execution
             if isinstance(result, BiremeError):
+                self._respond(request, InferenceResponse(self._name, self._version, request.id, error=result))
                 statistics.fail(result.reason, end_ns - request.start_ns, was_pending=False)
-                response = InferenceResponse(self._name, self._version, request.id, error=result)
             else:
                 any_succeeded = True
+                self._respond(request, InferenceResponse(self._name, self._version, request.id, result))
                 statistics.succeed(request, end_ns)
-                response = InferenceResponse(self._name, self._version, request.id, result)
-            self._respond(request, response)
         # Source: Triton's backends report a batch unless all of its requests failed.
         if any_succeeded:
             statistics.finish_execution(execution)
@@ -110,11 +110,13 @@ class Answers:
                 return
             response = self._only_response(request, response)
         if response.final:
-            self._count(request)
-        else:
-            if request.num_responses == 0 and self.statistics.observer is not None:
-                self.statistics.observer.on_first_response(_now_ns() - request.start_ns)
-            request.num_responses += 1
+            now_ns = _now_ns()
+            self._respond(request, response)
+            self._count(request, now_ns)
+            return
+        if request.num_responses == 0 and self.statistics.observer is not None:
+            self.statistics.observer.on_first_response(_now_ns() - request.start_ns)
+        request.num_responses += 1
         self._respond(request, response)
 
     def _only_response(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:
@@ -130,9 +132,8 @@ class Answers:
         held.final = True
         return held
 
-    def _count(self, request: InferenceRequest) -> None:
-        """Count a request that has its final response now, maybe before its execution has ended."""
-        now_ns = _now_ns()
+    def _count(self, request: InferenceRequest, now_ns: int) -> None:
+        """Count a request that has got its final response, maybe before its execution has ended."""
         if request.failure is not None:
             self.statistics.fail(request.failure.reason, now_ns - request.start_ns, was_pending=False)
             return

@@ -44,7 +44,7 @@ class DirectCalls:
         """
         model = self._model
         pool = model.pool
-        if model.refuses() or not model.has_no_queue():
+        if not model.is_free_for_calls():
             return None
         try:
             slot = pool.free.pop()
@@ -74,7 +74,7 @@ class DirectCalls:
             slot.active.discard(execution)
             if slot.unavailable is None:
                 pool.free.append(slot)
-            if not model.has_no_queue():  # what came meanwhile found no free instance
+            if model.has_waiting:  # what came meanwhile found no free instance
                 model.wake()
         self._done.append((request, execution, response))
         if not self._is_settling:

@@ -376,15 +376,20 @@ class Model:
         elif self._scheduler.num_waiting:
             self._dispatch_soon()
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether requests wait for an instance."""
+        return self._scheduler.num_waiting > 0
+
     # What direct calls need to know, on any thread.
+
+    def is_free_for_calls(self) -> bool:
+        """Whether a call may go past the queue: requests are accepted, and none waits."""
+        return self._refusal is None and self._scheduler.num_waiting == 0
 
     def refuses(self) -> bool:
         """Whether no request is accepted now."""
         return self._refusal is not None
-
-    def has_no_queue(self) -> bool:
-        """Whether nothing waits."""
-        return self._scheduler.num_waiting == 0
 
     def wake(self) -> None:
         """Have the loop look for something to run."""

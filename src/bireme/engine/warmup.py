@@ -142,6 +142,10 @@ class _Answers:
         self._error: BiremeError | None = None
         self._change = threading.Condition()
 
+    @property
+    def has_waiting(self) -> bool:
+        return False
+
     def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
         if response.error is not None or response.final:
             self._note(response.error, num_done=request.owner is self and response.final)

@@ -184,9 +184,11 @@ class ProcessInstance(SupervisedWorker):
                 self._open.pop(taken, None)
             sink.finish(execution, error)
             return
-        # First of all the process gets its next batch: it does not wait for this one's answers to be written.
+        # The process gets its next batch first, if one waits: it does not wait for this one's answers to be written.
         requests = execution.requests
-        sink.finish(execution)
+        has_waiting = sink.has_waiting
+        if has_waiting:
+            sink.finish(execution)
         open_requests = self._open
         for request, data in zip(requests, message.responses, strict=False):
             if data is not None and number in open_requests:
@@ -196,6 +198,8 @@ class ProcessInstance(SupervisedWorker):
                     del open_requests[number]
                 sink.respond(request, response)
             number += 1
+        if not has_waiting:
+            sink.finish(execution)
         for rescheduled in message.rescheduled:
             self._fail(
                 rescheduled,
