@@ -160,7 +160,7 @@ def test_families_that_cannot_be_made(server):
         MetricFamily("1", "", MetricFamily.COUNTER)
     with pytest.raises(TypeError, match=r"MetricFamily\.COUNTER"):
         MetricFamily("m", "", "counter")
-    with pytest.raises(TypeError, match="must be str"):
+    with pytest.raises(TypeError, match="must be a str"):
         MetricFamily("m", None, MetricFamily.COUNTER)
 
 

@@ -154,7 +154,8 @@ def test_only_arrays_are_taken(array):
 
 def test_only_strings_are_names():
     with pytest.raises(TypeError, match="name must be a str"):
-        pb_utils.Tensor(b"X", np.zeros(1))
+        pb_utils.Tensor(1, np.zeros(1))
+    assert pb_utils.Tensor("é".encode(), np.zeros(1)).name() == "é"  # as an element of a BYTES tensor
     assert type(pb_utils.Tensor(np.str_("X"), np.zeros(1)).name()) is str
 
 

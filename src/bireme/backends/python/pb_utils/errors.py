@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import ClassVar
 
+from bireme.backends.python.pb_utils.text import to_text
+
 
 class TritonModelException(Exception):
     """What the functions and classes of this package raise."""
@@ -27,7 +29,7 @@ class TritonError:
     """An error to answer a request with. No exception: it cannot be raised.
 
     Raises:
-        TypeError: the message is not a str, or the code is none of those below.
+        TypeError: the message is neither str nor bytes, or the code is none of those below.
     """
 
     __slots__ = ("_code", "_message")
@@ -42,11 +44,10 @@ class TritonError:
     CANCELLED: ClassVar = ErrorCode.CANCELLED
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        if not isinstance(message, str):
-            raise TypeError(f"TritonError: message must be a str, found {type(message).__name__}")
+        text = to_text("TritonError: message", message)
         if not isinstance(code, ErrorCode):
             raise TypeError(f"TritonError: code must be one such as TritonError.INTERNAL, found {code!r}")
-        self._message = message
+        self._message = text
         self._code = code
 
     def code(self) -> ErrorCode:

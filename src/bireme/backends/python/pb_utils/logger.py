@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any, ClassVar, Final
 
 from bireme.backends.python import runtime
+from bireme.backends.python.pb_utils.text import to_text
 
 VERBOSE: Final = 5
 
@@ -65,12 +66,13 @@ class Logger:
 def _write(level: LogLevel, message: Any) -> None:
     caller = sys._getframe(2)  # noqa: SLF001 (the one way to the caller's line that costs next to nothing)
     file, line = caller.f_code.co_filename, caller.f_lineno
+    text = to_text("message", message) if isinstance(message, (str, bytes)) else str(message)
     try:
         current = runtime.current()
     except RuntimeError:
         now = time.time()
         stamp = f"{time.strftime('%m%d %H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1e6):06d}"
         place = f"{os.path.basename(file)}:{line}"  # noqa: PTH119 (a name in a text, no file to open)
-        sys.stderr.write(f"{_LETTERS.get(level, 'I')}{stamp} {os.getpid()} {place}]  {message}\n")
+        sys.stderr.write(f"{_LETTERS.get(level, 'I')}{stamp} {os.getpid()} {place}]  {text}\n")
         return
-    current.log(int(level), str(message), file, line)
+    current.log(int(level), text, file, line)

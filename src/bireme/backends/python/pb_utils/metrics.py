@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 
 from bireme.backends.python import runtime
 from bireme.backends.python.pb_utils.errors import TritonModelException
+from bireme.backends.python.pb_utils.text import to_text
 from bireme.backends.python.runtime import Runtime
 from bireme.types import BiremeError
 
@@ -127,9 +128,8 @@ class MetricFamily:
     HISTOGRAM: ClassVar = MetricKind.HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
-        for text in (name, description):
-            if not isinstance(text, str):
-                raise TypeError(f"MetricFamily: name and description must be str, found {text!r}")
+        name = to_text("MetricFamily: name", name)
+        description = to_text("MetricFamily: description", description)
         if not isinstance(kind, MetricKind):
             raise TypeError(f"MetricFamily: kind must be one such as MetricFamily.COUNTER, found {kind!r}")
         self._kind = kind

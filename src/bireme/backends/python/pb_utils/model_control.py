@@ -6,6 +6,7 @@ from typing import Any
 
 from bireme.backends.python import runtime
 from bireme.backends.python.pb_utils.errors import TritonModelException
+from bireme.backends.python.pb_utils.text import to_text
 from bireme.types import BiremeError
 
 
@@ -19,7 +20,8 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
         TypeError: an argument has the wrong type.
         TritonModelException: the server refused, or the model failed to load.
     """
-    _check_str("load_model", model_name=model_name, config=config)
+    model_name = to_text("load_model: model_name", model_name)
+    config = to_text("load_model: config", config)
     if files is not None and not _is(files, dict):
         raise TritonModelException(
             f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
@@ -37,7 +39,7 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:  # noqa: FBT001, FBT002 (Triton's)
     """Begin to unload a model, with ``unload_dependents`` those too that an ensemble consists of. Raises as `load_model`."""
-    _check_str("unload_model", model_name=model_name)
+    model_name = to_text("unload_model: model_name", model_name)
     try:
         runtime.current().unload_model(model_name, unload_dependents=bool(unload_dependents))
     except (BiremeError, RuntimeError) as error:
@@ -51,7 +53,8 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
         TypeError: an argument has the wrong type.
         TritonModelException: the version is no number, or nobody could be asked.
     """
-    _check_str("is_model_ready", model_name=model_name, model_version=model_version)
+    model_name = to_text("is_model_ready: model_name", model_name)
+    model_version = to_text("is_model_ready: model_version", model_version)
     if model_version and not (model_version.isascii() and model_version.isdecimal()):
         raise TritonModelException(
             f"Failed to check model readiness: failed to get model version from specified version string "
@@ -70,12 +73,6 @@ def get_model_dir() -> str:
         RuntimeError: no model is running.
     """
     return runtime.current().version_dir
-
-
-def _check_str(function: str, **arguments: Any) -> None:
-    for name, value in arguments.items():
-        if not isinstance(value, str):
-            raise TypeError(f"{function}: {name} must be a str, found {type(value).__name__}")
 
 
 def _is(value: Any, kind: type) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from bireme.backends.python.pb_utils.datatypes import MemoryType
 from bireme.backends.python.pb_utils.errors import TritonModelException
 from bireme.backends.python.pb_utils.tensor import Tensor
+from bireme.backends.python.pb_utils.text import to_text
 
 REQUIRED: Final[Any] = object()
 """Stands for an argument that was not given: Triton's positional order has optional ones before required ones."""
@@ -72,11 +73,11 @@ def convert_arguments(
     if missing:
         raise TypeError(f"InferenceRequest: missing {', '.join(missing)}")
     return (
-        _to_str("request_id", request_id),
+        to_text("InferenceRequest: request_id", request_id),
         _to_correlation_id(correlation_id),
         _to_list("inputs", inputs),
         _to_list("requested_output_names", requested_output_names),
-        _to_str("model_name", model_name),
+        to_text("InferenceRequest: model_name", model_name),
         _to_int("model_version", model_version),
         _to_int("flags", flags),
         _to_timeout(timeout),
@@ -98,17 +99,14 @@ def unique_names(names: list[str], request_id: str, model_name: str) -> list[str
         TypeError: one is no str.
         TritonModelException: one is empty.
     """
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(
-                f"InferenceRequest: requested_output_names must hold str, found {type(name).__name__}"
-            )
+    texts = [to_text("InferenceRequest: each of requested_output_names", name) for name in names]
+    for name in texts:
         if not name:
             raise TritonModelException(
                 f"Requested output name for request with id '{request_id}' and model name '{model_name}' should not "
                 f"be empty."
             )
-    return list(dict.fromkeys(names)) if len(names) > 1 else names[:]
+    return list(dict.fromkeys(texts)) if len(texts) > 1 else texts
 
 
 def wrong_inputs(inputs: Sequence[Any], request_id: str, model_name: str) -> Exception:
@@ -124,12 +122,6 @@ def wrong_inputs(inputs: Sequence[Any], request_id: str, model_name: str) -> Exc
         f"Inputs for request with id '{request_id}' and model name '{model_name}' should have different names, "
         f"found {[tensor.name() for tensor in inputs]}"
     )
-
-
-def _to_str(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise _wrong_type(name, "a str", value)
-    return str.__str__(value)
 
 
 def _to_int(name: str, value: Any) -> int:

@@ -10,6 +10,7 @@ from bireme import types
 from bireme.backends.python.pb_utils.datatypes import DATATYPE_NUMBERS, DATATYPES_BY_DTYPE, as_bytes_elements
 from bireme.backends.python.pb_utils.dlpack import CPU, export_tensor, import_tensor
 from bireme.backends.python.pb_utils.errors import TritonModelException
+from bireme.backends.python.pb_utils.text import to_text
 from bireme.types import Array
 
 _make_tensor = types.Tensor
@@ -113,11 +114,10 @@ def wrap_tensor(tensor: types.Tensor) -> Tensor:
 
 
 def _check_name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"Tensor: name must be a str, found {type(name).__name__}")
-    if not name:
+    text = to_text("Tensor: name", name)
+    if not text:
         raise TritonModelException("Tensor name cannot be an empty string.")
-    return str.__str__(name)  # a plain one: subclasses do not travel
+    return text
 
 
 def _adapt(name: Any, array: Any) -> types.Tensor:
