@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_what_is_in_vain_is_done_more_and_more_rarely():
             tried.append(index)
             policy.miss()
 
-    gaps = [later - earlier for earlier, later in zip(tried, tried[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(tried)]
     assert gaps == sorted(gaps)
     assert gaps[0] == 1
     assert gaps[-1] > 500
