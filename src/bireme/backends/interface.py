@@ -196,7 +196,10 @@ class RequestInstance(Protocol):
         """Ask the model itself whether it is ready; True when it has nothing to say on that."""
 
     def kill(self) -> None:
-        """End whatever runs, without waiting for it; the open requests are answered `Unavailable`. On the loop thread."""
+        """End whatever runs, without waiting for it; the open requests are answered `Unavailable`. On the loop thread.
+
+        Does nothing if nothing runs and no request is open: such an instance can be closed in order.
+        """
 
     def close(self) -> None:
         """As `Instance.close`. Blocking: not on the loop thread."""

@@ -153,7 +153,10 @@ class Serving:
         timeout_s = max(0.0, deadline - time.monotonic())
         is_clean = await self._server.stop(timeout_s)
         if not is_clean:
-            _logger.error("not everything finished within --exit-timeout-secs=%g", timeout_s)
+            _logger.error(
+                "not everything finished within --exit-timeout-secs=%g",
+                self._settings.server.exit_timeout_secs,
+            )
             _exit_now(1)
         await self._close_ports(max(deadline - time.monotonic(), _FLUSH_GRACE_S))
         _logger.info("stopped")

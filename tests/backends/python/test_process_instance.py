@@ -628,6 +628,18 @@ def test_a_killed_process_answers_at_once_and_comes_back(bench):
     run(scenario)
 
 
+def test_a_process_that_runs_nothing_is_not_killed(bench):
+    async def scenario():
+        b = await bench()
+
+        b.instance.kill()
+
+        assert not b.worker.is_killed
+        assert b.sink.kinds == []
+
+    run(scenario)
+
+
 def test_killing_a_process_that_does_not_come_to_serve_is_a_failed_start(bench):
     async def scenario():
         b = await bench()
@@ -646,6 +658,7 @@ def test_killing_a_process_that_does_not_come_to_serve_is_a_failed_start(bench):
 def test_a_process_that_is_killed_and_then_closed_does_not_come_back(bench):
     async def scenario():
         b = await bench()
+        b.run(make_request())
 
         b.instance.kill()
         await asyncio.get_running_loop().run_in_executor(None, b.instance.close)

@@ -149,6 +149,11 @@ class ProcessInstance(SupervisedWorker):
                     self._worker.send(Cancel(number))
                 return
 
+    def kill(self) -> None:
+        """See `RequestInstance.kill`."""
+        if self._executions or self._open or not self._is_up:
+            super().kill()
+
     async def check_ready(self) -> bool:
         """See `RequestInstance.check_ready`. One question to the process answers all who ask meanwhile."""
         worker = self._worker
