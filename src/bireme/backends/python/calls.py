@@ -82,8 +82,7 @@ class Calls:
             running = self._executions.get(message.execution)
             if running is not None:
                 request.parent = running[0]
-            if not message.is_decoupled:
-                self._check_transaction(name, data.model_version)
+            self._check_callee(name, data.model_version, takes_many=message.is_decoupled)
             self._open[number] = request  # before it is submitted: the answer may come within that call
             self._host.submit(request)
         except BiremeError as error:
@@ -133,14 +132,15 @@ class Calls:
         self._open.clear()
         self._host.custom_metrics.forget(self)
 
-    def _check_transaction(self, name: str, version: int) -> None:
+    def _check_callee(self, name: str, version: int, *, takes_many: bool) -> None:
+        """Check that the model is there, and decoupled only if the caller ``takes_many`` responses."""
         try:
             is_decoupled = self._host.is_model_decoupled(name, version)
         except BiremeError as error:
             raise InvalidArgument(
                 f"Failed for execute the inference request. Model '{name}' is not ready. {error.message}"
             ) from None
-        if is_decoupled:
+        if is_decoupled and not takes_many:
             raise InvalidArgument(
                 f"Model {name} is using the decoupled. The current BLS request call doesn't support models using the "
                 f"decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "

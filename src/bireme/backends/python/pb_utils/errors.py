@@ -24,6 +24,10 @@ class ErrorCode(IntEnum):
     ALREADY_EXISTS = 6
     CANCELLED = 7
 
+    def __str__(self) -> str:
+        """Return what models write into their logs with Triton, whose class has this name."""
+        return f"__ErrorCode.{self.name}"
+
 
 class TritonError:
     """An error to answer a request with. No exception: it cannot be raised.
