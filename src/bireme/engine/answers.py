@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterable
 
 from bireme.scheduling import ResponseOrder
 from bireme.telemetry import ModelStatistics
-from bireme.types import BackendFailed, BiremeError, Execution, InferenceRequest, InferenceResponse, Tensor
+from bireme.types import (
+    BackendFailed,
+    BiremeError,
+    Cancelled,
+    Execution,
+    InferenceRequest,
+    InferenceResponse,
+    Tensor,
+)
 
 log = logging.getLogger("bireme.engine")
 
@@ -135,7 +143,9 @@ class Answers:
     def _count(self, request: InferenceRequest, now_ns: int) -> None:
         """Count a request that has got its final response, maybe before its execution has ended."""
         if request.failure is not None:
-            self.statistics.fail(request.failure.reason, now_ns - request.start_ns, was_pending=False)
+            # Whatever a model or its process answers is the backend's failure, also where its code blames the request.
+            reason = (Cancelled if isinstance(request.failure, Cancelled) else BackendFailed).reason
+            self.statistics.fail(reason, now_ns - request.start_ns, was_pending=False)
             return
         execution = request.execution
         assert execution is not None
