@@ -134,6 +134,9 @@ class SupervisedInstance(Protocol):
     def watch(self, change: Callable[[], None]) -> None:
         """Call ``change`` on the loop thread whenever ``unavailable`` is another than before."""
 
+    def kill(self) -> None:
+        """End the process with all that runs in it; unless the instance is closed, it is started again. On the loop thread."""
+
 
 class ResponseSink(Protocol):
     """The engine's model, as its request instances see it. Loop thread only."""

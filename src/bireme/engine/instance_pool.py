@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from bireme.backends.interface import SupervisedInstance
+from bireme.backends.interface import RequestInstance, SupervisedInstance
 from bireme.engine.instances import RequestSlot, Slot, TensorSlot
 from bireme.types import Execution
 
@@ -98,9 +98,9 @@ class InstancePool:
         return [execution for slot in self.slots for execution in tuple(slot.active)]
 
     @property
-    def is_tensor_only(self) -> bool:
-        """Whether all instances take tensors."""
-        return all(isinstance(slot, TensorSlot) for slot in self.slots)
+    def can_be_killed(self) -> bool:
+        """Whether some of what runs can be ended from outside."""
+        return any(isinstance(slot.instance, SupervisedInstance | RequestInstance) for slot in self.slots)
 
     @property
     def can_be_called(self) -> bool:
@@ -126,8 +126,8 @@ class InstancePool:
     def kill(self) -> None:
         """End the processes with what runs in them; frameworks in this process finish all the same."""
         for slot in self.slots:
-            if isinstance(slot, RequestSlot):
-                slot.requests.kill()
+            if isinstance(slot.instance, SupervisedInstance | RequestInstance):
+                slot.instance.kill()
 
     def close(self) -> None:
         """Close all instances. Blocking: not for the loop."""

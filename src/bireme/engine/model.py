@@ -232,7 +232,7 @@ class Model:
         await asyncio.shield(self._retirement)
 
     async def _retire(self, drained: asyncio.Future[None]) -> None:
-        while not (await asyncio.wait([drained], timeout=None if self.pool.is_tensor_only else _STUCK_S))[0]:
+        while not (await asyncio.wait([drained], timeout=_STUCK_S if self.pool.can_be_killed else None))[0]:
             if self._answers.num_given_up >= self._answers.num_open:
                 self.pool.kill()  # code that ends by itself has had its time, and nobody waits for its answers
         while self.pool.executions:  # noqa: ASYNC110 (of direct calls, on other threads)
