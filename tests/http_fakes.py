@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bireme.engine.server import ServerState
+from bireme.engine.server_state import ServerState
 from bireme.frontend.http.api import Api
 from bireme.frontend.http.connection import HttpConnection
 from bireme.frontend.http.exchange import Exchange, Route

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from bireme.engine.server import ServerState
+from bireme.engine.server_state import ServerState
 from bireme.telemetry import log
 from bireme.types import InvalidArgument, Unavailable
 from http_fakes import FakeServer, Scene, request, until

@@ -4,7 +4,8 @@ from bireme.engine.blocking import BlockingServer
 from bireme.engine.inference import InferResult
 from bireme.engine.model import Model
 from bireme.engine.options import ModelControlMode, ServerOptions
-from bireme.engine.server import Server, ServerState
+from bireme.engine.server import Server
+from bireme.engine.server_state import ServerState
 
 __all__ = [
     "BlockingServer",

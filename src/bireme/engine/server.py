@@ -16,7 +16,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -41,6 +40,7 @@ from bireme.engine.model import Model
 from bireme.engine.model_control import ModelControl
 from bireme.engine.model_host import ModelHost
 from bireme.engine.options import ModelControlMode, ServerOptions
+from bireme.engine.server_state import ServerState
 from bireme.ipc.arena import Arena
 from bireme.ipc.shared_memory import SharedMemoryRegions
 from bireme.repository import Catalogue
@@ -65,17 +65,6 @@ _FIRST_SEGMENT = 1
 """Number of the arena's first segment; those of worker processes begin far above."""
 _TRIM_PERIOD_S = 2.0
 """How long unused memory of the arena is kept for reuse, at least."""
-
-
-class ServerState(StrEnum):
-    """State of a whole server."""
-
-    NEW = "new"
-    INITIALIZING = "initializing"
-    READY = "ready"
-    EXITING = "exiting"
-    STOPPED = "stopped"
-    FAILED = "failed"
 
 
 class Server:

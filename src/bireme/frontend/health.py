@@ -5,7 +5,8 @@ Source: Triton ``server.cc`` (``InferenceServer::IsLive``, ``IsReady``).
 
 from __future__ import annotations
 
-from bireme.engine.server import Server, ServerState
+from bireme.engine.server import Server
+from bireme.engine.server_state import ServerState
 from bireme.types import Unavailable
 
 _LIVE_STATES = (ServerState.INITIALIZING, ServerState.READY)
