@@ -102,7 +102,7 @@ class Cancel(msgspec.Struct, array_like=True, tag=3):
 
 
 class Reply(msgspec.Struct, array_like=True, tag=4):
-    """A response to an `Infer`. ``is_shared``: as in `RequestData`."""
+    """A response to an `Infer`."""
 
     call: int
     response: ResponseData
@@ -137,21 +137,6 @@ class Spilled(msgspec.Struct, array_like=True, tag=9):
     """Both ways: a message too large for a datagram lies in this block."""
 
     block: BlockRef
-
-
-class Forget(msgspec.Struct, array_like=True, tag=19):
-    """The owner of these segments, from ``first`` up to but not including ``end``, is gone: unmap them when they are free."""
-
-    first: int
-    end: int
-
-
-class Ask(msgspec.Struct, array_like=True, tag=20):
-    """Do something by name, such as ``check_config``; answered by `Answer`. The backend's own, as `Start.settings` are."""
-
-    number: int
-    method: str
-    argument: str
 
 
 # From a worker to the server.
@@ -244,9 +229,7 @@ class Answer(msgspec.Struct, array_like=True, tag=21):
     error: ErrorData | None = None
 
 
-ToWorker = (
-    Start | Execute | Cancel | Reply | Result | CheckReady | Finalize | Released | Spilled | Forget | Ask
-)
+ToWorker = Start | Execute | Cancel | Reply | Result | CheckReady | Finalize | Released | Spilled | Ask
 FromWorker = (
     Started
     | Executed

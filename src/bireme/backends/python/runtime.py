@@ -6,7 +6,7 @@ responses and tensors are those of `bireme.types` either way.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from bireme.types import InferenceRequest, InferenceResponse
@@ -101,6 +101,3 @@ def set_current(find: Callable[[], Runtime]) -> None:
     """Have `current` ask ``find``: in a worker always the same runtime, among threads the calling thread's own."""
     global _find_current  # noqa: PLW0603 (one per process, set when the first model starts)
     _find_current = find
-
-
-Responses = Iterator[InferenceResponse]
