@@ -139,6 +139,14 @@ class Spilled(msgspec.Struct, array_like=True, tag=9):
     block: BlockRef
 
 
+class Ask(msgspec.Struct, array_like=True, tag=20):
+    """Do something by name, such as ``check_config``; answered by `Answer`. The backend's own, as `Start.settings` are."""
+
+    number: int
+    method: str
+    argument: str
+
+
 # From a worker to the server.
 
 
