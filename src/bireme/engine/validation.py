@@ -47,7 +47,11 @@ class TensorSpec:
         expected = self.dims
         if self.is_fixed or len(dims) != len(expected):
             return dims == expected
-        return all(want in (-1, size) for want, size in zip(expected, dims, strict=True))
+        # A loop: half the time of all() over a generator.
+        for want, size in zip(expected, dims, strict=True):
+            if want != size and want != -1:  # noqa: PLR1714 (a set costs as much as the rest)
+                return False
+        return True
 
     def __repr__(self) -> str:
         return f"TensorSpec({self.name!r}, {self.datatype}{list(self.shape)})"
