@@ -269,7 +269,8 @@ def test_one_that_died_before_it_was_attached_is_told_then():
     asyncio.run(scenario())
 
 
-def test_a_loop_that_is_closed_is_no_hindrance():
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_loop_that_is_closed_is_no_hindrance(end):
     before = leftovers()
 
     async def scenario():
@@ -278,7 +279,11 @@ def test_a_loop_that_is_closed_is_no_hindrance():
         return bench
 
     bench = asyncio.run(scenario())
-    bench.worker.kill()
+    if end == "kill":
+        bench.worker.kill()
+    else:  # as `bireme repo check` does
+        bench.worker.send(Finalize())
+        bench.worker.stop(5)
     assert bench.worker._is_finished.wait(5)
     del bench
 

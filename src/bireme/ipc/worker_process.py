@@ -167,7 +167,7 @@ class WorkerProcess:
 
     def _on_closed(self) -> None:
         """It closed the connection: it has just ended, or never will."""
-        if not self._is_finished.is_set():
+        if not self._is_reaped.is_set():  # else nothing is left to wait for, and the loop may be closed
             assert self._loop is not None
             self._grace = self._loop.call_later(_CLOSE_GRACE_S, self._cut_off)
 
