@@ -355,7 +355,7 @@ def test_pips_error_is_in_the_load_error_and_nothing_stays(model_dir, cache):
 
     with pytest.raises(
         InvalidArgument,
-        match=r"(?s)^model 'm': '/.*/requirements.txt': the environment cannot be built: -m pip failed with exit status 1:"
+        match=r"(?s)^model 'm': '/.*/requirements.txt': the environment cannot be built: pip failed with exit status 1:"
         r"\n.*No matching distribution found for no-such-package==1",
     ):
         prepare(context(model_dir))

@@ -52,6 +52,17 @@ def test_outputs_that_nobody_asked_for_are_dropped(server):
     assert pb_utils.InferenceResponse((Y, Z)).to_response(request, final=True).outputs == [Z._tensor]
 
 
+def test_an_output_of_a_wrong_name_is_told_once(server):
+    request = server.incoming(outputs=["Y", "W"])._request
+    for _ in range(2):
+        pb_utils.InferenceResponse((Y, Z)).to_response(request, final=True)
+    pb_utils.InferenceResponse((Y,)).to_response(request, final=True)
+
+    ((_, line, _, _),) = server.lines
+    assert "lacks output(s) ['W']" in line
+    assert "has output(s) ['Z']" in line
+
+
 def test_the_list_of_outputs_is_its_own():
     outputs = [Y]
     response = pb_utils.InferenceResponse(outputs)

@@ -20,6 +20,12 @@ _BY_CODE: Final[dict[str, type[BiremeError]]] = {
     for error in (NotFound, InvalidArgument, Unavailable, Unsupported, AlreadyExists, Cancelled)
 }
 
+UNANSWERED: Final = (
+    "dropped the response sender of a request without a final response: execute has to return a response for each "
+    "request, or a sender has to send a final one"
+)
+"""What a model did that can't answer a request any more; follows its name."""
+
 
 class ModelError(BiremeError):
     """A model answered a request with an error of its own, of code UNKNOWN."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from bireme.backends.interface import Host, ModelContext, ResponseSink
 from bireme.backends.python.calls import Calls, take_released
-from bireme.backends.python.errors import make_error
+from bireme.backends.python.errors import UNANSWERED, make_error
 from bireme.backends.python.supervised import Launch, SupervisedWorker
 from bireme.ipc.ledger import Ledger
 from bireme.ipc.messages import (
@@ -250,7 +250,7 @@ class ProcessInstance(SupervisedWorker):
         )
 
     def _on_orphaned(self, message: Orphaned) -> None:
-        self._fail(message.request, "dropped the response sender of a request without a final response")
+        self._fail(message.request, UNANSWERED)
 
     def _fail(self, number: int, fault: str) -> None:
         """Answer an open request whose model has done what it must not."""

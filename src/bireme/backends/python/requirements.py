@@ -108,9 +108,8 @@ def _run(command: list[str], folder: Path, where: str) -> None:
             if _PROGRESS.match(line.lstrip()):
                 log.info("%s: %s", where, line.strip())
     if process.returncode:
-        program = " ".join(command[1:3])
         raise InvalidArgument(
-            f"{where}: the environment cannot be built: {program} failed with exit status {process.returncode}:\n"
+            f"{where}: the environment cannot be built: {command[2]} failed with exit status {process.returncode}:\n"
             f"{last_lines(''.join(kept))}"
         )
 

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from bireme.backends.interface import Host, ResponseSink
 from bireme.backends.loop_calls import LoopCalls
 from bireme.backends.python import runtime
+from bireme.backends.python.errors import UNANSWERED
 from bireme.backends.python.process_runtime import ABANDONED, RETURNED, RUNNING
 from bireme.backends.python.thread_answers import Answer, Stream, TaskAnswer
 from bireme.telemetry.log import get_logger, verbose_level
@@ -155,10 +156,7 @@ class ThreadRuntime:
 
     def orphan_response(self, request: InferenceRequest) -> InferenceResponse:
         """Return the answer to a request that the model cannot answer any more."""
-        error = BackendFailed(
-            f"model '{self.model_name}' dropped the response sender of a request without a final response"
-        )
-        return self.error_response(request, error)
+        return self.error_response(request, BackendFailed(f"model '{self.model_name}' {UNANSWERED}"))
 
     def error_response(self, request: InferenceRequest, error: BiremeError) -> InferenceResponse:
         """Return the response that ends ``request`` with ``error``."""

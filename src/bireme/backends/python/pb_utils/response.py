@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 from bireme import types
 from bireme.backends.python.errors import make_error
 from bireme.backends.python.pb_utils.errors import TritonError, TritonModelException, error_from_code
+from bireme.backends.python.pb_utils.logger import Logger
 from bireme.backends.python.pb_utils.parameters import check_parameters, parameters_json
 from bireme.backends.python.pb_utils.tensor import Tensor, wrap_tensor
 
@@ -69,7 +70,10 @@ class InferenceResponse:
         outputs = [tensor._tensor for tensor in self._output_tensors]
         wanted = request.outputs
         if wanted is not None:
-            outputs = [output for output in outputs if output.name in wanted]
+            kept = [output for output in outputs if output.name in wanted]
+            if len(kept) < len(outputs) and len(kept) < len(wanted):
+                _warn_of_names(request.model_name, outputs, wanted)
+            outputs = kept
         return _make_response(
             request.model_name,
             request.model_version,
@@ -97,6 +101,24 @@ class InferenceResponse:
 
     def __repr__(self) -> str:
         return f"InferenceResponse({self._error or self._output_tensors!r})"
+
+
+_warned: Final[set[str]] = set()
+"""Models with an output of a wrong name that the log knows of."""
+
+
+def _warn_of_names(model_name: str, outputs: Sequence[types.Tensor], wanted: Collection[str]) -> None:
+    """Tell, once, of a response that lacks an output while another one is dropped: most likely its name is wrong."""
+    if model_name in _warned:
+        return
+    _warned.add(model_name)
+    names = [output.name for output in outputs]
+    missing = [name for name in wanted if name not in names]
+    dropped = [name for name in names if name not in wanted]
+    Logger.log_warn(
+        f"model '{model_name}': a response lacks output(s) {missing}, which were asked for, and has output(s) {dropped}, "
+        f"which were not, and which are dropped. Are the names those of the config?"
+    )
 
 
 def _not_a_tensor(found: Any) -> Exception:
