@@ -346,6 +346,20 @@ def test_async_calls_of_decoupled_models(server):
     assert asyncio.run(call()) == [1.0, 2.0]
 
 
+def test_a_stream_is_there_with_its_first_response(server):
+    """Models written for Triton read it with a plain ``for``, which would hold up the loop."""
+
+    async def call():
+        server.answers = [answer(1.0, final=False), answer(2.0)]
+        responses = await ask().async_exec(decoupled=True)
+        assert len(server.stream_object.responses) == 1
+        read = [response.output_tensors()[0].as_numpy().item() for response in responses]
+        again = [response.output_tensors()[0].as_numpy().item() for response in responses]
+        return read, again
+
+    assert asyncio.run(call()) == ([1.0, 2.0], [1.0, 2.0])
+
+
 def test_a_call_that_is_cancelled_is_taken_back(server):
     async def call():
         future = ask().async_exec()

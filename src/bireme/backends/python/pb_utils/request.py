@@ -267,19 +267,22 @@ class InferenceRequest:
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[Any]:  # noqa: FBT001, FBT002 (Triton's)
         """As `exec`; return a future of the running loop for it. The request is on its way when this returns.
 
+        With ``decoupled``, the iterator is there with the first response, as in Triton: a plain ``for`` over the responses of
+        a callee that sends just one then never holds up the loop.
+
         Raises:
             RuntimeError: no loop is running.
             TritonModelException: the model is not executing.
         """
         loop = asyncio.get_running_loop()
-        result: asyncio.Future[Any] = loop.create_future()
         try:
             if decoupled:
-                result.set_result(ResponseIterator(runtimes.current().stream(self._to_send())))
-                return result
+                stream = runtimes.current().stream(self._to_send())
+                return loop.create_task(ResponseIterator(stream).wait_first())
             answer = asyncio.ensure_future(runtimes.current().infer_async(self._to_send()))
         except RuntimeError as error:
             raise TritonModelException(_OUTSIDE_EXECUTE) from error
+        result: asyncio.Future[Any] = loop.create_future()
         answer.add_done_callback(partial(_hand_on, result))
         result.add_done_callback(partial(_take_back, answer))
         return result

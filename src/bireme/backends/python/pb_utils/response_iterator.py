@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from bireme.backends.python.pb_utils.response import InferenceResponse
 from bireme.backends.python.runtime import ResponseStream
 from bireme.types import InferenceResponse as ResponseFromServer
@@ -28,7 +31,7 @@ class ResponseIterator:
         return self
 
     def __next__(self) -> InferenceResponse:
-        if self._is_finished:
+        if self._is_finished or self._position < len(self._responses):
             return self._replay(StopIteration)
         try:
             response = next(self._stream)
@@ -41,7 +44,7 @@ class ResponseIterator:
         return iter(self)
 
     async def __anext__(self) -> InferenceResponse:
-        if self._is_finished:
+        if self._is_finished or self._position < len(self._responses):
             return self._replay(StopAsyncIteration)
         try:
             response = await anext(self._stream)
@@ -49,6 +52,17 @@ class ResponseIterator:
             self._is_finished = True
             raise
         return self._take(response)
+
+    async def wait_first(self) -> ResponseIterator:
+        """Wait for the first response, have it ready for who reads next, and return this. Cancelled, it takes the call back."""
+        with suppress(StopAsyncIteration):
+            try:
+                await anext(self)
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        self._position = 0
+        return self
 
     def cancel(self) -> None:
         """Ask the server to cancel the call. Responses may still come; the last one then usually is an error."""
