@@ -236,7 +236,7 @@ def test_a_response_may_be_an_error_of_the_models_own_code(bench):
     run(scenario)
 
 
-def test_a_batch_that_failed_is_finished_with_its_error(bench):
+def test_a_batch_that_failed_is_finished_with_its_error(bench, caplog):
     async def scenario():
         b = await bench()
         message = b.run(make_request(), make_request())
@@ -246,6 +246,7 @@ def test_a_batch_that_failed_is_finished_with_its_error(bench):
 
         assert b.sink.kinds == ["finish"]
         assert isinstance(b.sink.events[0][2], BackendFailed)
+        assert "Failed to process the request(s)" in caplog.text
 
     run(scenario)
 

@@ -113,8 +113,6 @@ class AsyncRunner:
             batch.finish(returned)
         except BaseException as error:  # noqa: BLE001 - SystemExit, too: it ends the batch, not the process
             batch.fail(error)
-            if self._batches.is_decoupled:
-                self._log_error(error)
         returned = None  # it may hold the last references to inputs, whose leases go back with the answer
         batch.answer()
 

@@ -187,6 +187,7 @@ class ProcessInstance(SupervisedWorker):
             error = make_error(failure.code, failure.message)
             for taken in range(number, number + entry[2]):
                 self._open.pop(taken, None)
+            log.error("%s", failure.message)
             sink.finish(execution, error)
             return
         # The process gets its next batch first, if one waits: it does not wait for this one's answers to be written.
