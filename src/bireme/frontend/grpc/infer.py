@@ -30,7 +30,7 @@ from bireme.wire.grpc.compression import Encoding, compress
 from bireme.wire.http2 import Receiver, Stream
 
 SHUTTING_DOWN: Final = "GRPC server is shutting down and has stopped accepting new requests."
-_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
+_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy; ModelStreamInfer does"
 
 
 class InferRoute(Route):

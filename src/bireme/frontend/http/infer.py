@@ -54,6 +54,10 @@ from bireme.wire.http import (
 )
 from bireme.wire.reserved_parameters import check_forwarded
 
+_DECOUPLED = (
+    "HTTP end point doesn't support models with decoupled transaction policy; generate_stream does, as does "
+    "ModelStreamInfer over gRPC"
+)
 _OK_JSON = STATUS_LINES[200] + JSON
 _OK_BINARY = (
     STATUS_LINES[200] + b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
@@ -164,7 +168,7 @@ class InferRoute(Route):
             if self._forwarded is not None:
                 request.parameters = {**(request.parameters or {}), **self._forwarded}
             if model.is_decoupled:
-                raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+                raise Unsupported(_DECOUPLED)
             if has_large_bytes(server, request, body):
                 exchange.work = api.spawn_preparation(exchange, self._submit_bytes(exchange, request))
                 return
