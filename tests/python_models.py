@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import queue
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tritonclient.grpc as grpc_client
@@ -254,7 +254,7 @@ class GrpcStream:
             return False
         return True
 
-    def __enter__(self) -> GrpcStream:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -274,13 +274,23 @@ def body_of(*values: float, parameters: dict[str, Any] | None = None) -> dict[st
 
 
 def workers_of(server_pid: int) -> set[int]:
-    found = set()
+    """Return the leaders of process groups below the server, but for one that has others below it: it only starts them."""
+    parents: dict[int, int] = {}
+    leaders = set()
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError, IndexError):
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == server_pid:
-                found.add(int(entry.name))
-    return found
+            pid = int(entry.name)
+            parent, group = map(int, (entry / "stat").read_text().rpartition(")")[2].split()[1:3])
+            parents[pid] = parent
+            if group == pid:
+                leaders.add(pid)
+    below = {pid for pid in leaders if server_pid in _ancestors(pid, parents)}
+    return below - {ancestor for pid in below for ancestor in _ancestors(pid, parents)}
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
+    while (pid := parents.get(pid, 0)) > 1:
+        yield pid
 
 
 def is_running(pid: int) -> bool:
@@ -292,7 +302,7 @@ def is_running(pid: int) -> bool:
 
 
 def num_descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def memory_kb(pid: int, which: str = "Rss") -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import threading
@@ -12,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tritonclient.grpc as grpc_client
-from tritonclient.utils import InferenceServerException
 
 from e2e_server import wait_until
 from python_models import (
@@ -24,6 +22,7 @@ from python_models import (
     body_of,
     grpc_inputs,
     instances,
+    is_running,
 )
 from serve_process import running
 
@@ -379,4 +378,4 @@ def test_case_13_drain_on_sigterm(tmp_path, background):
         assert server.exit_status(5) == 0
         for name in ("a", "b"):
             assert (server.signals / f"{name}-finalized").exists()
-        assert not any(os.path.exists(f"/proc/{pid}") for pid in workers)
+        assert not any(is_running(pid) for pid in workers)

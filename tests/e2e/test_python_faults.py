@@ -343,3 +343,188 @@ def test_odd_doings_of_execute_hurt_nobody(python_server, code):
     python_server.add("odd", TOOL)
     for _ in range(2):
         assert python_server.infer("odd", 1, 2, parameters={"code": code}).values == ANSWERS[code]
+
+
+def test_memory_that_cannot_be_had_is_the_requests_error(python_server):
+    python_server.add("m1", TOOL)
+    code = (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "answer = reply(np.zeros(200_000_000, np.float32))"
+    )
+    answer = python_server.infer("m1", 1, parameters={"code": code})
+
+    assert answer.status == 500
+    assert "cannot get 805306368 bytes of memory to share between processes" in answer.error
+    assert python_server.infer("m1", 1).values == [1]
+
+
+ENDS = {
+    "os._exit(5)": "ended with exit code 5",
+    "os.abort()": "was killed by signal 6 (SIGABRT)",
+    "import ctypes; ctypes.string_at(0)": "was killed by signal 11 (SIGSEGV)",
+    "os.closerange(3, 1000)": "ended with exit code",
+    "os.execv('/bin/sleep', ['sleep', '3'])": "closed its connection",
+    "signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.raise_signal(signal.SIGTERM)": "was killed by signal 15 (SIGTERM)",
+}
+
+
+@pytest.mark.parametrize("code", ENDS)
+def test_the_end_of_a_process_is_told_and_repaired(python_server, code):
+    python_server.add("m2", TOOL)
+    answer = python_server.infer("m2", 1, parameters={"code": code})
+
+    assert answer.status == 503
+    assert ENDS[code] in answer.error
+    assert python_server.infer("m2", 1).values == [1]
+
+
+@pytest.mark.parametrize("fd", range(3, 9))
+def test_a_descriptor_that_the_model_closes_never_hangs_a_request(python_server, fd):
+    python_server.add("m3", TOOL)
+    code = f"os.closerange({fd}, {fd + 1})"
+    assert python_server.infer("m3", 1, parameters={"code": code}, timeout_s=5).status in {200, 503}
+    large = "answer = reply(np.ones(10_000, np.float32))"
+    assert python_server.infer("m3", 1, parameters={"code": large}, timeout_s=5).status in {200, 500, 503}
+    wait_until(lambda: python_server.infer("m3", 1, timeout_s=5).status == 200)
+
+
+# Stuck
+
+
+def send(server: PythonServer, name: str, value: float) -> socket.socket:
+    body = json.dumps(body_of(value)).encode()
+    client = socket.create_connection(("127.0.0.1", server.port))
+    head = f"POST /v2/models/{name}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    client.sendall(head.encode() + body)
+    return client
+
+
+def test_stuck_models_can_be_left_replaced_and_unloaded(python_server):
+    stuck = worker_of(python_server, "n1", STUCK.format(name="n1"))
+    python_server.add("n0", HANGING_THREAD, THREAD)
+    for name in ("n0", "n1"):
+        running_one = send(python_server, name, 1)
+        python_server.wait_signal(name)
+        waiting_one = send(python_server, name, 1)
+        wait_until(lambda name=name: python_server.count("nv_inference_pending_request_count", name) == 1)
+        waiting_one.close()
+        wait_until(
+            lambda name=name: python_server.count("nv_inference_request_failure", name, "CANCELED") == 1, 1
+        )
+        running_one.close()
+
+        assert python_server.write_and_load(name, PLUS_ONE).status == 200
+        assert python_server.infer(name, 1).values == [2]
+    wait_until(lambda: stuck not in python_server.workers(), 7)
+    assert "is stuck in the model's code" not in python_server.index("n0").get("reason", "")
+
+
+HANGING_THREAD = """
+class TritonPythonModel:
+    def execute(self, requests):
+        signal_file("n0")
+        threading.Event().wait(30)
+"""
+THREAD = 'parameters { key: "EXECUTION_MODE" value { string_value: "thread" } }'
+
+
+def test_a_stop_ends_what_is_stuck_and_closes_the_rest_in_order(tmp_path, background):
+    with running(PythonServer(tmp_path, "--exit-timeout-secs=1")) as server:
+        server.add("n2", STUCK.format(name="n2"))
+        server.add("n3", PLUS_ONE + "    def finalize(self): signal_file('n3-finalized')\n")
+        server.add("n4", PLUS_ONE + "    def finalize(self): time.sleep(1000)\n")
+        answer = started(server, background, "n2", 1)
+        workers = server.workers()
+        start_s = time.monotonic()
+        server.popen.terminate()
+
+        assert answer.result(5).status == 503
+        server.exit_status(5)
+        assert time.monotonic() - start_s < 3.5
+        assert (server.signals / "n3-finalized").exists()
+        wait_until(lambda: not any(is_running(pid) for pid in workers), 1)
+
+
+# Load and unload
+
+
+def test_rounds_of_load_and_unload_leave_nothing(python_server):
+    python_server.write("o1", PLUS_ONE)
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            assert python_server.load("o1").status == 200
+            assert python_server.infer("o1", *range(3000)).status == 200
+            python_server.unload("o1")
+        python_server.wait_unloaded("o1")
+
+    rounds(3)
+    before = python_server.num_descriptors(), python_server.memory_mb()
+    rounds(8)
+
+    assert python_server.num_descriptors() <= before[0] + 1
+    assert python_server.memory_mb() < before[1] + 5
+
+
+# Asynchronous models, and those in the server's own process
+
+ASYNC = """
+class TritonPythonModel:
+    async def execute(self, requests):
+        x = x_of(requests[0])
+        if x[0] == 1: raise ValueError("boom")
+        if x[0] == 2: sys.exit(3)
+        if x[0] == 3: return 5
+        if x[0] == 4:
+            signal_file("async")
+            while not requests[0].is_cancelled():
+                await asyncio.sleep(0.005)
+            signal_file("async-ended")
+        if x[0] == 5: asyncio.get_running_loop().stop()
+        if x[0] == 6: asyncio.current_task().cancel(); await asyncio.sleep(1)
+        if x[0] == 7: [asyncio.ensure_future(asyncio.sleep(1000)) for _ in range(10)]
+        if x[0] == 8: os._exit(3)
+        return [reply(x_of(request)) for request in requests]
+"""
+
+
+def test_what_asynchronous_models_do_wrong(python_server):
+    python_server.add("p1", ASYNC)
+    for value, text in (
+        (1, "ValueError: boom"),
+        (2, "SystemExit: 3"),
+        (3, "Expected a list"),
+        (6, "CancelledError"),
+    ):
+        answer = python_server.infer("p1", value)
+        assert answer.status == 500
+        assert text in answer.error
+    client = send(python_server, "p1", 4)
+    python_server.wait_signal("async")
+    assert python_server.infer("p1", 0).values == [0]
+    client.close()
+    python_server.wait_signal("async-ended", 1)
+    for value in (5, 7, 0):
+        assert python_server.infer("p1", value).values == [value]
+    assert "ended with exit code 3" in python_server.infer("p1", 8).error
+    assert python_server.infer("p1", 0).values == [0]
+
+
+def test_what_models_in_the_servers_process_do_wrong(python_server):
+    for name, more in (("q1", ""), ("q2", instances(2))):
+        python_server.add(name, TOOL, THREAD + more)
+        for code in (
+            "raise ValueError('boom')",
+            "sys.exit(3)",
+            "raise KeyboardInterrupt",
+            "answer = 5",
+            "answer = None",
+        ):
+            assert python_server.infer(name, 1, parameters={"code": code}).status == 500, code
+        assert python_server.infer(name, 1).values == [1]
+    for method in ("__init__(self)", "initialize(self, args)"):
+        code = f"class TritonPythonModel:\n{BODY}    def {method}: sys.exit('bye')\n"
+        loaded = python_server.write_and_load("q3", code, THREAD)
+        assert loaded.status == 400
+        assert "SystemExit: bye" in loaded.error

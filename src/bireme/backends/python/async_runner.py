@@ -160,6 +160,10 @@ class AsyncRunner:
                 self._loop.run_until_complete(future)
             except (SystemExit, KeyboardInterrupt) as error:
                 self._log_error(error)
+            except RuntimeError as error:  # the model stopped the loop: it is the server that ends it
+                if self._loop.is_closed():
+                    raise
+                self._log_error(error)
 
     def _log_error(self, error: BaseException) -> None:
         self._runtime.log_error(format_error(error))
