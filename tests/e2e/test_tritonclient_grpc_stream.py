@@ -244,7 +244,7 @@ class DecoupledServer(FakeServer):
             is_last = mode == 1 and value == "b"
             self.answer(request, [Tensor.from_numpy("Y", array)], final=is_last)
         if mode > 1:
-            self.answer(request, [], final=True)
+            self.answer(request, [], final=True, flag_only=True)
 
 
 @pytest.fixture(scope="module")
