@@ -48,7 +48,7 @@ class TensorSpec:
         if self.is_fixed or len(dims) != len(expected):
             return dims == expected
         # A loop: half the time of all() over a generator.
-        for want, size in zip(expected, dims, strict=True):
+        for want, size in zip(expected, dims, strict=True):  # noqa: SIM110
             if want != size and want != -1:  # noqa: PLR1714 (a set costs as much as the rest)
                 return False
         return True
