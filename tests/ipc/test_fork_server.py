@@ -205,7 +205,7 @@ def test_it_ends_at_a_stop_and_workers_go_on():
         worker.hear()
         fork_server.stop()
         assert state(server.pid) is None
-        assert state(worker.process.pid) == "S"
+        assert state(worker.process.pid) in ("R", "S")
         assert fork_server.fork_worker((0, 1, 2), 1, "x:y") is None
         say(worker.end())
     """)
@@ -233,7 +233,7 @@ def test_without_it_nothing_is_forked_and_the_log_says_so_once():
         assert Worker("tell").process is None
         assert Worker("tell").process is None
         assert state(server.pid) is None
-        assert state(worker.process.pid) == "S"
+        assert state(worker.process.pid) in ("R", "S")
         assert worker.end() is None
         say(None)
     """)
