@@ -184,7 +184,7 @@ def test_request_is_as_the_server_says():
 
     first, second = seen
     assert (first.request_id(), first.correlation_id(), first.flags(), first.timeout()) == ("a", 5, 3, 9)
-    assert (first.parameters(), first.trace().get_context()) == ('{"p": 1}', "{}")
+    assert (first.parameters(), first.trace().get_context()) == ('{"p":1}', "{}")
     assert (first.requested_output_names(), second.requested_output_names()) == ({"Y"}, {"Y", "Z"})
     assert (x_of(first).flags.writeable, x_of(second).flags.writeable) == (True, False)
 

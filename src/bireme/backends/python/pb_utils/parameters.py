@@ -36,6 +36,10 @@ def check_parameters(parameters: Any) -> dict[str, Parameter] | None:
     return checked or None
 
 
-def parameters_json(parameters: dict[str, Parameter] | None) -> str:
-    """Return ``parameters`` as JSON text."""
-    return json.dumps(parameters) if parameters else "{}"
+def parameters_json(parameters: dict[str, Parameter] | None, *, came_from_server: bool = False) -> str:
+    """Return ``parameters`` as JSON text, laid out as in Triton: there a writer of its own makes it of what came."""
+    if not parameters:
+        return "{}"
+    if came_from_server:
+        return json.dumps(parameters, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(parameters)

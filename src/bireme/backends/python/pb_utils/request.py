@@ -196,7 +196,7 @@ class InferenceRequest:
 
     def parameters(self) -> str:
         """Return the parameters as JSON text."""
-        return parameters_json(self._request.parameters)
+        return parameters_json(self._request.parameters, came_from_server=self._served is not None)
 
     def requested_output_names(self) -> set[str]:
         """Return the names of the outputs to be answered with: all of the model's when the client named none."""
