@@ -213,7 +213,7 @@ def test_case_6_grpc_deadlines(python_server, background):
         first = background(client.infer, "f3", grpc_inputs(1), client_timeout=0.4)
         python_server.wait_signal("f3-1")
         second = background(
-            client.infer, "f3", grpc_inputs(2), client_timeout=start_s + 0.4 - time.monotonic()
+            client.infer, "f3", grpc_inputs(2), client_timeout=start_s + 0.3 - time.monotonic()
         )
         for call in (first, second):
             assert "DEADLINE_EXCEEDED" in str(call.exception(5))

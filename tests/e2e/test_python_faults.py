@@ -254,10 +254,10 @@ def test_a_model_that_fails_to_load_says_why(python_server, name):
         method, text = METHODS[name]
         code = f"class TritonPythonModel:\n{BODY}    {method}\n"
 
-    for _ in range(2):
-        loaded = python_server.write_and_load(name, code)
-        assert loaded.status == 400
-        assert text in loaded.error
+    loaded = python_server.write_and_load(name, code)
+
+    assert loaded.status == 400
+    assert text in loaded.error
     assert text in python_server.index(name)["reason"]
     assert python_server.infer(name, 1).status == 404
 
@@ -314,7 +314,8 @@ ANSWERS = {
     "answer = reply(x, 'Y'); x += 1; del x; gc.collect()": [2, 3],
     "for _ in range(5000): print('y' * 200)": [1, 2],
     "os.write(1, os.urandom(100_000))": [1, 2],
-    "os.environ.clear(); sys.path.clear(); sys.stdout = sys.stderr = None": [1, 2],
+    "sys.stdout = sys.stderr = None": [1, 2],
+    "os.chdir('/'); sys.modules.pop('json', None)": [1, 2],
     "os.fork() or os._exit(0)": [1, 2],
     "os.fork()": [1, 2],
     "if os.fork() == 0:\n    try: ask('tool', [1])\n    finally: os._exit(0)": [1, 2],
@@ -338,11 +339,12 @@ def test_wrong_doings_of_execute_are_the_requests_error(python_server, code):
     assert python_server.workers() == pids
 
 
-@pytest.mark.parametrize("code", ANSWERS)
-def test_odd_doings_of_execute_hurt_nobody(python_server, code):
+def test_odd_doings_of_execute_hurt_nobody(python_server):
     python_server.add("odd", TOOL)
-    for _ in range(2):
-        assert python_server.infer("odd", 1, 2, parameters={"code": code}).values == ANSWERS[code]
+    for code in [*ANSWERS, *ANSWERS]:
+        answer = python_server.infer("odd", 1, 2, parameters={"code": code})
+        assert answer.status == 200, (code, answer)
+        assert answer.values == ANSWERS[code], code
 
 
 def test_memory_that_cannot_be_had_is_the_requests_error(python_server):
@@ -461,7 +463,7 @@ def test_rounds_of_load_and_unload_leave_nothing(python_server):
 
     rounds(3)
     before = python_server.num_descriptors(), python_server.memory_mb()
-    rounds(8)
+    rounds(6)
 
     assert python_server.num_descriptors() <= before[0] + 1
     assert python_server.memory_mb() < before[1] + 5
