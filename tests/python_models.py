@@ -274,7 +274,7 @@ def body_of(*values: float, parameters: dict[str, Any] | None = None) -> dict[st
 
 
 def workers_of(server_pid: int) -> set[int]:
-    """Return the leaders of process groups below the server, but for one that has others below it: it only starts them."""
+    """Return the leaders of process groups below the server, but for the process that forks the others."""
     parents: dict[int, int] = {}
     leaders = set()
     for entry in Path("/proc").iterdir():
@@ -282,10 +282,10 @@ def workers_of(server_pid: int) -> set[int]:
             pid = int(entry.name)
             parent, group = map(int, (entry / "stat").read_text().rpartition(")")[2].split()[1:3])
             parents[pid] = parent
-            if group == pid:
+            is_fork_server = parent == server_pid and b"fork_server" in (entry / "cmdline").read_bytes()
+            if group == pid and not is_fork_server:
                 leaders.add(pid)
-    below = {pid for pid in leaders if server_pid in _ancestors(pid, parents)}
-    return below - {ancestor for pid in below for ancestor in _ancestors(pid, parents)}
+    return {pid for pid in leaders if server_pid in _ancestors(pid, parents)}
 
 
 def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:

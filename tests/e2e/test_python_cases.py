@@ -231,7 +231,10 @@ def test_case_7_failed_reload(python_server, background):
         return values
 
     looping = background(loop)
-    broken = "class TritonPythonModel:\n    def execute(self, requests): pass\n    def initialize(self, args): raise ValueError('torn')\n"
+    broken = (
+        PLUS_ONE
+        + "    def initialize(self, args):\n        time.sleep(0.1)\n        raise ValueError('torn')\n"
+    )
     for _ in range(2):
         loaded = python_server.write_and_load("g", broken)
         assert loaded.status == 400
@@ -241,7 +244,7 @@ def test_case_7_failed_reload(python_server, background):
     stop.set()
     values = looping.result(5)
 
-    assert len(values) > 20
+    assert len(values) > 5
     assert set(values) <= {2, 3}
     for _ in range(2):
         loaded = python_server.write_and_load("g-new", broken)
