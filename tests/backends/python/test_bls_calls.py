@@ -103,6 +103,19 @@ def test_an_error_of_the_called_model_keeps_its_code_and_text(bench):
     assert bench.reply.response.outputs == []
 
 
+def test_an_answer_that_cannot_be_lent_is_an_error_of_the_call(bench, monkeypatch):
+    def fail(_):
+        raise Unavailable("no memory")
+
+    bench.infer()
+    monkeypatch.setattr(bench.ledger, "export", fail)
+    bench.answer(1.0)
+
+    data = bench.reply.response
+    assert (data.error.code, data.error.message, data.is_final) == ("UNAVAILABLE", "no memory", True)
+    assert data.outputs == []
+
+
 def test_a_decoupled_call_gets_every_response(bench):
     bench.infer("stream", is_decoupled=True)
 

@@ -159,7 +159,10 @@ class Calls:
         outputs = []
         if failure is None:
             export = self._ledger.export
-            outputs = [export(tensor) for tensor in response.outputs]
+            try:
+                outputs = [export(tensor) for tensor in response.outputs]
+            except BiremeError as reason:  # no memory to share: the code that asked must not wait for ever
+                error = ErrorData(reason.code, reason.message)
         else:
             error = ErrorData(failure.code, failure.message)
         self._send(
