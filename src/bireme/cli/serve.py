@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -9,9 +10,26 @@ import click
 from bireme.cli.flags import FLAGS
 from bireme.cli.options import FlagCommand, given_flags
 
+_PRELOAD = ("bireme.backends.python.model_process",)
+"""What the fork server imports beside the server: most workers run a Python model."""
+
 
 def _serve(**variables: Any) -> int:
-    # These floors load numpy and more: only when a server really starts.
+    if sys.platform != "linux":
+        return _run(variables)
+    # This brings what workers need, numpy as well: they find it where the server has it. What only the server needs
+    # is imported after the fork.
+    from bireme.ipc import fork_server
+
+    fork_server.start(_PRELOAD)
+    try:
+        return _run(variables)
+    finally:
+        fork_server.stop()
+
+
+def _run(variables: dict[str, Any]) -> int:
+    # These floors load much: only when a server really starts.
     from bireme.cli.serving import Serving
     from bireme.cli.settings import make_settings
 

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
+from bireme.ipc import fork_server
 from bireme.ipc.arena import Arena, claim_segments
 from bireme.ipc.channel import LoopChannel, make_pair
+from bireme.ipc.fork_server import Process
+from bireme.ipc.forker import SOURCE_DIRECTORY
 from bireme.ipc.ledger import Ledger
 from bireme.ipc.lifeline import make_lifeline
 from bireme.ipc.messages import FromWorker, ToWorker
@@ -41,13 +43,14 @@ class WorkerProcess:
     view of it.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: LoopChannel, lifeline: int) -> None:
+    def __init__(self, process: Process, channel: LoopChannel, lifeline: int) -> None:
         """Take charge of all three. See `start`."""
         self.pid = process.pid
         self.ledger = channel.ledger
         self.send: Callable[[ToWorker], None] = channel.send
         """`LoopChannel.send`."""
         self._process = process
+        self._exit_code: int | None = None
         self._channel = channel
         self._lifeline = lifeline
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -59,6 +62,8 @@ class WorkerProcess:
         """Nobody listens any more either."""
         self._is_cut_off = False
         """It was killed because it closed its connection."""
+        self._is_ended = False
+        """It is about to be reaped."""
         self._reaping = threading.Lock()
         self._is_reaped = threading.Event()
         self._is_finished = threading.Event()
@@ -79,7 +84,8 @@ class WorkerProcess:
         """Start a process that calls ``entry`` (``module:function``) with its channel and ledger. Blocks for the spawn only.
 
         Tensors for it are put into ``arena``. ``executable`` is the interpreter (None: this one), ``env`` what is
-        different in its environment, ``path_prefix`` the folders in which it looks for modules first.
+        different in its environment, ``path_prefix`` the folders in which it looks for modules first. Without any of
+        these the fork server forks it, if there is one.
 
         Raises:
             OSError: it cannot be started.
@@ -96,15 +102,22 @@ class WorkerProcess:
                 theirs.enter_context(end)
             theirs.callback(os.close, its_lifeline)
             fds = (its_connection.fileno(), its_introductions.fileno(), its_lifeline)
-            words = [*map(str, fds), str(claim_segments()), entry]
-            process = subprocess.Popen(  # noqa: S603 (our own module, no shell)
-                [executable or sys.executable, "-c", _BOOTSTRAP, *words],
-                stdin=subprocess.DEVNULL,
-                pass_fds=fds,
-                env=_environment(env or {}, path_prefix),
-                # A group of its own, so that what a model forked ends with it.
-                process_group=0,
-            )
+            first_segment = claim_segments()
+            process: Process | None = None
+            if executable in {None, sys.executable} and not env and not path_prefix:
+                process = fork_server.fork_worker(fds, first_segment, entry)
+            if process is None:
+                words = [*map(str, fds), str(first_segment), entry]
+                process = _Program(
+                    subprocess.Popen(  # noqa: S603 (our own module, no shell)
+                        [executable or sys.executable, "-c", _BOOTSTRAP, *words],
+                        stdin=subprocess.DEVNULL,
+                        pass_fds=fds,
+                        env=_environment(env or {}, path_prefix),
+                        # A group of its own, so that what a model forked ends with it.
+                        process_group=0,
+                    )
+                )
             ours.pop_all()
         return cls(process, LoopChannel(connection, Ledger(arena, introductions)), lifeline)
 
@@ -177,15 +190,17 @@ class WorkerProcess:
 
     def _signal(self) -> None:
         with self._reaping:  # an id is its own until it is reaped
-            if not self._is_reaped.is_set():
+            if not self._is_ended:
                 _kill_group(self.pid)
 
     def _reap(self) -> None:
         """Wait for its end (a thread of its own)."""
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self._process.wait()
         with self._reaping:
             _kill_group(self.pid)  # what is left of it: forks of the model's
-            self._process.wait()
+            self._is_ended = True
+        self._exit_code = self._process.reap()
+        with self._reaping:
             self._is_reaped.set()
             loop = self._loop
         if loop is not None:
@@ -214,9 +229,11 @@ class WorkerProcess:
             self._on_lost(self._reason())
 
     def _reason(self) -> str:
-        status = self._process.returncode
+        status = self._exit_code
         if self._is_cut_off:
             return "closed its connection"
+        if status is None:
+            return "ended, nobody knows how"
         if status >= 0:
             return f"ended with exit code {status}"
         try:
@@ -228,6 +245,24 @@ class WorkerProcess:
     def __repr__(self) -> str:
         state = "alive" if self.is_alive else self._reason()
         return f"WorkerProcess({self.pid}, {state})"
+
+
+class _Program:
+    """A worker that is a program of its own."""
+
+    __slots__ = ("_popen", "pid")
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self.pid = popen.pid
+        self._popen = popen
+
+    def wait(self) -> None:
+        """See `Process`."""
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+    def reap(self) -> int:
+        """See `Process`."""
+        return self._popen.wait()
 
 
 def _kill_group(pid: int) -> None:
@@ -245,7 +280,7 @@ def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def _environment(changes: Mapping[str, str], path_prefix: Sequence[str]) -> dict[str, str]:
-    environment = {**os.environ, PATH_VARIABLE: str(Path(__file__).resolve().parents[2]), **changes}
+    environment = {**os.environ, PATH_VARIABLE: SOURCE_DIRECTORY, **changes}
     if path_prefix:
         rest = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([*path_prefix, *([rest] if rest else [])])
