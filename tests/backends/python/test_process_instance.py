@@ -1,7 +1,6 @@
 """ProcessInstance: what becomes of requests between the engine and a worker process, and of a process that dies."""
 
 import asyncio
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -666,7 +665,6 @@ def test_a_process_that_is_killed_and_then_closed_does_not_come_back(bench):
         await asyncio.sleep(0.1)
 
         assert len(b.workers) == 1
-        assert threading.active_count() < 20
 
     run(scenario)
 
