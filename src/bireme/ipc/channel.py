@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import struct
 import threading
@@ -22,7 +21,7 @@ import msgspec
 
 from bireme.ipc.ledger import Ledger
 from bireme.ipc.messages import Execute, FromWorker, Released, Reply, Spilled, ToWorker
-from bireme.ipc.spin import LoopSpin, SpinPolicy, spin_of, window_ns
+from bireme.ipc.spin import LoopSpin, SpinPolicy, sched_yield, spin_of, window_ns
 from bireme.types import BiremeError
 
 MAX_MESSAGE: Final = 64 << 10
@@ -43,7 +42,7 @@ _SKIPS: Final = 15
 log = logging.getLogger("bireme.ipc")
 
 _now_ns = time.monotonic_ns
-_yield = getattr(os, "sched_yield", lambda: None)
+
 
 Message = ToWorker | FromWorker
 
@@ -147,7 +146,7 @@ class Channel(_Codec):
                     spin.miss()
                     return None
                 # The processor may be what the answer waits for.
-                _yield()
+                sched_yield()
             except ConnectionResetError:
                 return None
             else:

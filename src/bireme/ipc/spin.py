@@ -25,6 +25,8 @@ _FIRST_SKIPS: Final = 16
 _MAX_SKIPS: Final = 1024
 
 _now_ns = time.monotonic_ns
+sched_yield = getattr(os, "sched_yield", lambda: None)
+"""Let another process run that is ready to, if there is one."""
 
 
 def window_ns() -> int:
@@ -94,6 +96,7 @@ class LoopSpin:
     def _turn(self) -> None:
         # A callback that is due makes the loop poll its sockets instead of sleeping on them.
         if _now_ns() < self._until_ns:
+            sched_yield()  # the worker may be waiting for this processor
             self._loop.call_soon(self._turn)
             return
         self._is_turning = False
