@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from bireme.backends.interface import Host
+from bireme.backends.python.callee import check_callee
 from bireme.ipc.ledger import Ledger
 from bireme.ipc.messages import Call, CancelCall, ErrorData, Infer, LogLine, Reply, ResponseData, Result
 from bireme.telemetry.log import get_logger, verbose_level
@@ -82,7 +83,7 @@ class Calls:
             running = self._executions.get(message.execution)
             if running is not None:
                 request.parent = running[0]
-            self._check_callee(name, data.model_version, takes_many=message.is_decoupled)
+            check_callee(self._host, name, data.model_version, takes_many=message.is_decoupled)
             self._open[number] = request  # before it is submitted: the answer may come within that call
             self._host.submit(request)
         except BiremeError as error:
@@ -131,21 +132,6 @@ class Calls:
             self._host.cancel(request)
         self._open.clear()
         self._host.custom_metrics.forget(self)
-
-    def _check_callee(self, name: str, version: int, *, takes_many: bool) -> None:
-        """Check that the model is there, and decoupled only if the caller ``takes_many`` responses."""
-        try:
-            is_decoupled = self._host.is_model_decoupled(name, version)
-        except BiremeError as error:
-            raise InvalidArgument(
-                f"Failed for execute the inference request. Model '{name}' is not ready. {error.message}"
-            ) from None
-        if is_decoupled and not takes_many:
-            raise InvalidArgument(
-                f"Model {name} is using the decoupled. The current BLS request call doesn't support models using the "
-                f"decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "
-                f"calls for decoupled models.'"
-            )
 
     def _reply(self, request: InferenceRequest, response: InferenceResponse) -> None:
         """Hand a response of a called model to the worker; as `InferenceRequest.respond`."""

@@ -40,6 +40,7 @@ class Batches:
         self._runtime = model.runtime
         self._instance_name = instance_name
         self._served = Served(model.runtime, output_names, is_decoupled)
+        self._all_outputs = output_names or None
 
     def open(self, requests: Sequence[InferenceRequest]) -> list[ModelRequest]:
         """Return the model's view of ``requests``, which are open from now on."""
@@ -47,6 +48,9 @@ class Batches:
         wrapped = []
         for request in requests:
             opened[request] = RUNNING
+            if request.outputs is None:
+                # What the config does not declare is not sent, even to those who ask for everything.
+                request.outputs = self._all_outputs
             if request.parent is not None:
                 # Others may hold the arrays of a call: they are given to the model read-only.
                 request.inputs = {name: _read_only(tensor) for name, tensor in request.inputs.items()}

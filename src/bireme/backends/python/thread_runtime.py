@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from bireme.backends.interface import Host, ResponseSink
 from bireme.backends.loop_calls import LoopCalls
 from bireme.backends.python import runtime
+from bireme.backends.python.callee import check_callee
 from bireme.backends.python.errors import UNANSWERED
 from bireme.backends.python.process_runtime import ABANDONED, RETURNED, RUNNING
 from bireme.backends.python.thread_answers import Answer, Stream, TaskAnswer
@@ -122,12 +123,7 @@ class ThreadRuntime:
     def _submit(self, request: InferenceRequest, is_decoupled: bool) -> None:  # noqa: FBT001 (a call through a queue)
         name, version = request.model_name, request.model_version
         try:
-            if not is_decoupled and self._host.is_model_decoupled(name, version):
-                raise BackendFailed(
-                    f"Model {name} is using the decoupled. The current BLS request call doesn't support models using the "
-                    f"decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "
-                    f"calls for decoupled models.'"
-                )
+            check_callee(self._host, name, version, takes_many=is_decoupled)
             self._host.submit(request)
         except BiremeError as error:
             request.respond(request, _refused(request, error))

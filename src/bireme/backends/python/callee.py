@@ -1,0 +1,29 @@
+"""What is asked of a model before another one calls it (BLS), however the caller runs.
+
+Source: Triton ``infer_request.cc``, ``request_executor.cc`` (Infer).
+"""
+
+from __future__ import annotations
+
+from bireme.backends.interface import Host
+from bireme.types import BiremeError, InvalidArgument
+
+
+def check_callee(host: Host, name: str, version: int, *, takes_many: bool) -> None:
+    """Check that the model is there, and decoupled only if the caller ``takes_many`` responses. On the loop thread.
+
+    Raises:
+        InvalidArgument: it is not, in Triton's words.
+    """
+    try:
+        is_decoupled = host.is_model_decoupled(name, version)
+    except BiremeError as error:
+        raise InvalidArgument(
+            f"Failed for execute the inference request. Model '{name}' is not ready. {error.message}"
+        ) from None
+    if is_decoupled and not takes_many:
+        raise InvalidArgument(
+            f"Model {name} is using the decoupled. The current BLS request call doesn't support models using the "
+            f"decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "
+            f"calls for decoupled models.'"
+        )
