@@ -32,6 +32,10 @@ class FakeLedger:
     def take_back(self, leases) -> None:
         self.taken_back += leases
 
+    def take_released(self) -> list[int]:
+        taken, self.released = self.released, []
+        return taken
+
 
 class FakeWorker:
     """A process that says what a test says, by `say` and `die`."""

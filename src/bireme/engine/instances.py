@@ -6,52 +6,19 @@ whole requests answers them in its own time, from a process or a thread of its o
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
 from bireme.backends.interface import ExecuteInto, Instance, Placement, RequestInstance
+from bireme.backends.loop_calls import LoopCalls
 from bireme.engine.batch import GatherBuffers
 from bireme.types import BiremeError, Execution, Tensor
 
 Results = list[list[Tensor] | BiremeError]
 Run = Callable[["TensorSlot", Execution], Results]
 Finish = Callable[["TensorSlot", Execution, Results], None]
-
-
-class CompletionQueue:
-    """Carries finished work from any thread to the loop, with one wake-up for many completions.
-
-    A wake-up costs about 10 µs; under load several threads finish before the loop looks.
-    """
-
-    __slots__ = ("_done", "_loop", "_waking")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._done: deque[tuple[Finish, TensorSlot, Execution, Results]] = deque()
-        self._waking = False
-
-    def put(self, finish: Finish, slot: TensorSlot, execution: Execution, results: Results) -> None:
-        """Call ``finish`` with the rest on the loop; callable from any thread."""
-        self._done.append((finish, slot, execution, results))
-        if not self._waking:
-            self._waking = True
-            # A loop that was closed without waiting for this thread has nobody left to tell.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._drain)
-
-    def _drain(self) -> None:
-        # Cleared before the deque is read: whoever appends after the last look wakes the loop again.
-        self._waking = False
-        done = self._done
-        while done:
-            finish, slot, execution, results = done.popleft()
-            finish(slot, execution, results)
 
 
 class Slot:
@@ -95,10 +62,10 @@ class TensorSlot(Slot):
     While an execution runs, its thread owns the instance and the buffers; nothing else touches them, so there are no locks.
     """
 
-    __slots__ = ("_completions", "_finish", "_jobs", "_run", "_thread", "buffers", "execute_into", "tensors")
+    __slots__ = ("_finish", "_jobs", "_loop_calls", "_run", "_thread", "buffers", "execute_into", "tensors")
 
     def __init__(
-        self, placement: Placement, instance: Instance, run: Run, finish: Finish, completions: CompletionQueue
+        self, placement: Placement, instance: Instance, run: Run, finish: Finish, loop_calls: LoopCalls
     ) -> None:
         super().__init__(placement, instance)
         self.tensors = instance
@@ -107,7 +74,7 @@ class TensorSlot(Slot):
         self.buffers = GatherBuffers()
         self._run = run
         self._finish = finish
-        self._completions = completions
+        self._loop_calls = loop_calls
         self._jobs: SimpleQueue[Execution | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -127,7 +94,7 @@ class TensorSlot(Slot):
 
     def _work(self) -> None:
         while (execution := self._jobs.get()) is not None:
-            self._completions.put(self._finish, self, execution, self._run(self, execution))
+            self._loop_calls.put(self._finish, self, execution, self._run(self, execution))
             # Nothing of the last batch may be kept alive while this thread waits for the next one.
             del execution
 

@@ -16,10 +16,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bireme.backends.interface import Instance, Placement, RequestInstance, SupervisedInstance
+from bireme.backends.loop_calls import LoopCalls
 from bireme.engine.answers import Answers, forget_call
 from bireme.engine.direct_calls import DirectCalls
 from bireme.engine.instance_pool import InstancePool
-from bireme.engine.instances import CompletionQueue, RequestSlot, Results, Slot, TensorSlot
+from bireme.engine.instances import RequestSlot, Results, Slot, TensorSlot
 from bireme.engine.loading import PreparedModel
 from bireme.engine.tensor_runs import TensorRuns
 from bireme.engine.timer import Deadline, DeadlineTimer
@@ -97,7 +98,7 @@ class Model:
         self.runs = TensorRuns(
             f"model '{self.name}' version {self.version}", prepared.plan, measures_cpu=self._may_run_inline
         )
-        self._completions = CompletionQueue(loop)
+        self._loop_calls = LoopCalls(loop)
         self.pool = InstancePool(
             [self._make_slot(placement, instance) for placement, instance in prepared.instances]
         )
@@ -119,7 +120,7 @@ class Model:
             return RequestSlot(placement, instance)
         if isinstance(instance, SupervisedInstance):
             instance.watch(self.change)
-        return TensorSlot(placement, instance, self.runs.run, self._finish, self._completions)
+        return TensorSlot(placement, instance, self.runs.run, self._finish, self._loop_calls)
 
     def _count_warmup(self, execution: Execution) -> None:
         requests, execution.requests = execution.requests, []

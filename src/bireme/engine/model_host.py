@@ -40,9 +40,7 @@ class ModelHost:
 
     def call_directly(self, request: InferenceRequest) -> InferenceResponse | None:
         """Run ``request`` on the calling thread, if that is possible."""
-        table = self.lifecycle.table
-        name, version = request.model_name, request.model_version
-        model = table.latest.get(name) if version == -1 else table.versions.get((name, version))
+        model = self._look_up(request.model_name, request.model_version)
         if model is None or model.direct_calls is None:
             return None
         return model.direct_calls.call(request)
@@ -80,8 +78,11 @@ class ModelHost:
             raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
 
     def _find(self, name: str, version: int) -> Model:
-        table = self.lifecycle.table
-        model = table.latest.get(name) if version == -1 else table.versions.get((name, version))
+        model = self._look_up(name, version)
         if model is None:
-            raise table.refusal(name, version)
+            raise self.lifecycle.table.refusal(name, version)
         return model
+
+    def _look_up(self, name: str, version: int) -> Model | None:
+        table = self.lifecycle.table
+        return table.latest.get(name) if version == -1 else table.versions.get((name, version))

@@ -7,21 +7,18 @@ import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bireme.backends.loop_calls import LoopCalls
 from bireme.backends.python.errors import ModelError, make_error
-from bireme.backends.python.supervised import Launch, SupervisedWorker
-from bireme.ipc.messages import Answer, Ask, Execute, Executed, LogLine, Released, RequestData
+from bireme.backends.python.supervised import LOOK_S, Launch, SupervisedWorker
+from bireme.ipc.messages import Answer, Ask, Execute, Executed, LogLine, RequestData
 from bireme.telemetry.log import get_logger
 from bireme.types import Array, Tensor, Unavailable
 
 if TYPE_CHECKING:
     from bireme.ipc.ledger import Ledger
     from bireme.ipc.worker_process import WorkerProcess
-
-_FLUSH_S: Final = 1.0
-"""How long an idle process waits at most for memory that it lent."""
 
 
 class ExecutionFailed(Exception):
@@ -61,14 +58,12 @@ class IsolatedWorker(SupervisedWorker):
         self._runs: dict[int, _Run] = {}
         self._asked: dict[int, Future[str]] = {}
         self._watchers: list[Callable[[], None]] = []
-        self._flush_timer: asyncio.TimerHandle | None = None
         self._death = ""
         """What was told of the last process that died. No exception: each that is raised has frames that hold tensors."""
         self._logger = get_logger("bireme.backends.isolated")
         self._handlers |= {
             Executed: self._on_executed,
             Answer: self._on_answer,
-            Released: self._on_released,
             LogLine: self._on_log,
         }
 
@@ -112,7 +107,7 @@ class IsolatedWorker(SupervisedWorker):
         self._loop_calls.put(self._send_ask, Ask(next(self._numbers), method, argument), answer)
         while True:
             try:
-                return answer.result(_FLUSH_S)
+                return answer.result(LOOK_S)
             except TimeoutError:
                 if self._loop.is_closed():
                     raise Unavailable(f"{self._launch.model}: the server was stopped") from None
@@ -150,8 +145,7 @@ class IsolatedWorker(SupervisedWorker):
         ]
         if run is not None:
             run.end(outputs if failure is None else _error(failure.code, failure.message))
-        if self._flush_timer is None:
-            self._flush_timer = self._loop.call_later(_FLUSH_S, self._flush)
+        self._flush_soon()
 
     def _on_answer(self, message: Answer) -> None:
         answer = self._asked.pop(message.number, None)
@@ -162,9 +156,6 @@ class IsolatedWorker(SupervisedWorker):
         else:
             answer.set_exception(make_error(message.error.code, message.error.message))
 
-    def _on_released(self, message: Released) -> None:
-        self._ledger.take_back(message.released)
-
     def _on_log(self, message: LogLine) -> None:
         logger = self._logger
         if logger.isEnabledFor(message.level):
@@ -174,21 +165,10 @@ class IsolatedWorker(SupervisedWorker):
                 )
             )
 
-    def _flush(self) -> None:
-        """Let the process have its memory back, if no message has taken the news along."""
-        self._flush_timer = None
-        ledger = self._ledger
-        if self._worker is None or not self._is_up:
-            return
-        if ledger.released:
-            self._worker.send(Released(ledger.take_released()))
-        if ledger.num_borrowed:
-            self._flush_timer = self._loop.call_later(_FLUSH_S, self._flush)
-
     # The life of the process: see `SupervisedWorker`.
 
     def _on_begin(self, worker: WorkerProcess) -> None:
-        self._ledger = worker.ledger
+        """See `SupervisedWorker`."""
 
     def _on_up(self, facts: dict[str, str]) -> None:
         """See `SupervisedWorker`."""
@@ -203,9 +183,7 @@ class IsolatedWorker(SupervisedWorker):
             answer.set_exception(error)
 
     def _on_end(self) -> None:
-        if self._flush_timer is not None:
-            self._flush_timer.cancel()
-            self._flush_timer = None
+        """See `SupervisedWorker`."""
 
     def _on_change(self) -> None:
         for change in self._watchers:

@@ -91,7 +91,7 @@ class Calls:
             # Source: whatever kept a call from being run is INTERNAL to the model, whatever its code.
             text = f"Model {name} - Error when running inference: {error.message}"
             self._send(
-                Reply(number, ResponseData(error=ErrorData("INTERNAL", text)), take_released(self._ledger))
+                Reply(number, ResponseData(error=ErrorData("INTERNAL", text)), self._ledger.take_released())
             )
 
     def cancel(self, message: CancelCall) -> None:
@@ -164,7 +164,7 @@ class Calls:
                     response.model_name,
                     response.model_version,
                 ),
-                take_released(self._ledger),
+                self._ledger.take_released(),
             )
         )
 
@@ -202,16 +202,6 @@ class Calls:
 
     def __repr__(self) -> str:
         return f"Calls({len(self._open)} open, {len(self._tasks)} tasks)"
-
-
-def take_released(ledger: Ledger) -> list[int]:
-    """Return what the worker gets back with the next message, and forget it."""
-    released = ledger.released
-    if not released:
-        return []
-    taken = released[:]
-    del released[: len(taken)]  # what other threads append meanwhile stays
-    return taken
 
 
 def _describe(error: Exception) -> ErrorData:

@@ -14,10 +14,9 @@ import time
 from typing import Final
 
 from bireme.backends.interface import Host, ModelContext, ResponseSink
-from bireme.backends.python.calls import Calls, take_released
+from bireme.backends.python.calls import Calls
 from bireme.backends.python.errors import UNANSWERED, make_error
 from bireme.backends.python.supervised import Launch, SupervisedWorker
-from bireme.ipc.ledger import Ledger
 from bireme.ipc.messages import (
     Call,
     Cancel,
@@ -29,7 +28,6 @@ from bireme.ipc.messages import (
     LogLine,
     Orphaned,
     Readiness,
-    Released,
     RequestData,
     Respond,
     ResponseData,
@@ -48,8 +46,6 @@ log = logging.getLogger("bireme.backends.python")
 
 READY_TIMEOUT_S: Final = 5.0
 """How long a model's ``is_ready`` may take."""
-_FLUSH_S: Final = 1.0
-"""How long an idle worker waits at most for memory that it lent."""
 
 _now_ns = time.monotonic_ns
 
@@ -67,7 +63,6 @@ class ProcessInstance(SupervisedWorker):
         self._version = ctx.version
         self._host = host
         self._sink: ResponseSink | None = None
-        self._ledger: Ledger
         self._calls: Calls | None = None
         self._executions: dict[int, tuple[Execution, int, int]] = {}
         """What runs: each execution with the number of its first request, and how many it has."""
@@ -77,13 +72,11 @@ class ProcessInstance(SupervisedWorker):
         self._last_request = 0
         self._readiness: asyncio.Future[bool] | None = None
         self._unready_reason = ""
-        self._flush_timer: asyncio.TimerHandle | None = None
         self._handlers |= {
             Executed: self._on_executed,
             Respond: self._on_respond,
             Orphaned: self._on_orphaned,
             Readiness: self._on_readiness,
-            Released: self._on_released,
         }
 
     def start(self, sink: ResponseSink) -> None:
@@ -122,7 +115,7 @@ class ProcessInstance(SupervisedWorker):
                     )
                 )
             execution.compute_start_ns = _now_ns()
-            worker.send(Execute(number, requests, take_released(self._ledger)))
+            worker.send(Execute(number, requests, self._ledger.take_released()))
         except Exception as error:  # noqa: BLE001 - out of memory, or BYTES that are none: the engine must get its answer
             failure = (
                 error
@@ -211,8 +204,7 @@ class ProcessInstance(SupervisedWorker):
                 rescheduled,
                 "asked for a request again, which needs sequence_batching with iterative_sequence",
             )
-        if self._flush_timer is None:
-            self._flush_timer = self._loop.call_later(_FLUSH_S, self._flush)
+        self._flush_soon()
 
     def _on_respond(self, message: Respond) -> None:
         if message.released:
@@ -225,8 +217,7 @@ class ProcessInstance(SupervisedWorker):
             if data.is_final:
                 del self._open[number]
             self._sink.respond(request, response)
-        if self._flush_timer is None:
-            self._flush_timer = self._loop.call_later(_FLUSH_S, self._flush)
+        self._flush_soon()
 
     def _make_response(self, request: InferenceRequest, data: ResponseData) -> InferenceResponse:
         failure = data.error
@@ -276,20 +267,6 @@ class ProcessInstance(SupervisedWorker):
         if readiness is not None and not readiness.done():
             readiness.set_result(is_ready)
 
-    def _on_released(self, message: Released) -> None:
-        self._ledger.take_back(message.released)
-
-    def _flush(self) -> None:
-        """Let the process have its memory back, if no message has taken the news along."""
-        self._flush_timer = None
-        ledger = self._ledger
-        if self._worker is None or not self._is_up:
-            return
-        if ledger.released:
-            self._worker.send(Released(take_released(ledger)))
-        if ledger.num_borrowed:
-            self._flush_timer = self._loop.call_later(_FLUSH_S, self._flush)
-
     def _refuse(self, execution: Execution, error: BiremeError) -> None:
         """Finish an execution that has not come to run."""
         now_ns = _now_ns()
@@ -300,7 +277,6 @@ class ProcessInstance(SupervisedWorker):
     # The life of the process: see `SupervisedWorker`.
 
     def _on_begin(self, worker: WorkerProcess) -> None:
-        self._ledger = worker.ledger
         calls = Calls(self._host, worker.ledger, worker.send, self._executions, self._name)
         self._calls = calls
         self._handlers |= {
@@ -335,9 +311,6 @@ class ProcessInstance(SupervisedWorker):
         if self._calls is not None:
             self._calls.close()
             self._calls = None
-        if self._flush_timer is not None:
-            self._flush_timer.cancel()
-            self._flush_timer = None
         self._settle_readiness(is_ready=False)
 
     def _on_change(self) -> None:

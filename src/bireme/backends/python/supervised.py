@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from bireme.backends.python.errors import make_error
 from bireme.backends.python.restart import RestartPolicy
-from bireme.ipc.messages import Call, ErrorData, Finalize, FromWorker, Result, Start, Started
+from bireme.ipc.ledger import Ledger
+from bireme.ipc.messages import Call, ErrorData, Finalize, FromWorker, Released, Result, Start, Started
 from bireme.ipc.worker_process import WorkerProcess
 from bireme.types import BackendFailed, BiremeError, Unavailable
 
@@ -24,7 +25,10 @@ _FINALIZE_TIMEOUT_S: Final = 30.0
 _KILL_GRACE_S: Final = 0.05
 """Before a process that was killed on purpose is started again: its model may be about to be closed."""
 _EXIT_GRACE_S: Final = 2.0
-_LOOK_S: Final = 1.0
+LOOK_S: Final = 1.0
+"""Between two looks of a thread that waits for the loop, which may have been closed meanwhile."""
+_FLUSH_S: Final = 1.0
+"""How long an idle process waits at most for memory that it lent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,13 @@ class SupervisedWorker:
         self._opening: Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self._handlers: dict[type, Callable[[Any], None]] = {Started: self._on_started}
+        self._ledger: Ledger
+        """That of the process, from its start on."""
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Started: self._on_started,
+            Released: self._on_released,
+        }
 
     @property
     def pid(self) -> int | None:
@@ -100,7 +110,7 @@ class SupervisedWorker:
         self._loop.call_soon_threadsafe(self._begin, worker, opening)
         while True:
             try:
-                return opening.result(_LOOK_S)
+                return opening.result(LOOK_S)
             except TimeoutError:
                 if self._loop.is_closed():
                     worker.kill()
@@ -117,6 +127,7 @@ class SupervisedWorker:
     def _begin(self, worker: WorkerProcess, opening: Future[None] | None) -> None:
         self._worker = worker
         self._opening = opening
+        self._ledger = worker.ledger
         self._on_begin(worker)
         worker.attach(self._loop, self._listen(worker), partial(self._on_lost, worker))
         worker.send(Start(self._launch.settings))
@@ -215,6 +226,9 @@ class SupervisedWorker:
         self._is_up = False
         if worker is not None:
             worker.kill()
+            if self._flush_timer is not None:
+                self._flush_timer.cancel()
+                self._flush_timer = None
             self._on_end()
 
     def _restart_later(self, delay_s: float) -> None:
@@ -243,6 +257,26 @@ class SupervisedWorker:
             spawned.result().kill()
         else:
             self._begin(spawned.result(), None)
+
+    # Memory.
+
+    def _on_released(self, message: Released) -> None:
+        self._ledger.take_back(message.released)
+
+    def _flush_soon(self) -> None:
+        """The process has lent something: it gets its memory back in a while, if no message takes the news along."""
+        if self._flush_timer is None:
+            self._flush_timer = self._loop.call_later(_FLUSH_S, self._flush)
+
+    def _flush(self) -> None:
+        self._flush_timer = None
+        ledger = self._ledger
+        if self._worker is None or not self._is_up:
+            return
+        if ledger.released:
+            self._worker.send(Released(ledger.take_released()))
+        if ledger.num_borrowed:
+            self._flush_soon()
 
     # End.
 
