@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
-import sys
 from collections import Counter
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,23 +11,8 @@ from PIL import Image, ImageDraw
 
 from bireme.cli.check import check_repositories
 from bireme.engine.options import ServerOptions
+from example_files import EXAMPLES, load
 from onnx_models import add_model, save_plus_one
-
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-
-
-def load(path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Import a program of the examples by its path; those beside it can be imported from it."""
-    file = EXAMPLES / path
-    monkeypatch.syspath_prepend(str(file.parent))
-    monkeypatch.delitem(sys.modules, "build", raising=False)  # other examples have one of that name, too
-    spec = importlib.util.spec_from_file_location(f"example_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

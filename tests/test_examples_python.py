@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import importlib.util
 import struct
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from bireme.cli.check import check_repositories
 from bireme.engine.options import ServerOptions
+from example_files import EXAMPLES, load
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "python"
+PYTHON = EXAMPLES / "python"
 NAMES = ("add_sub", "page_upright", "cascade", "repeat", "fan_out", "speech")
-
-
-def load(path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Import a file of the examples; those beside it can be imported from it."""
-    file = EXAMPLES / path
-    monkeypatch.syspath_prepend(str(file.parent))
-    monkeypatch.delitem(sys.modules, "build", raising=False)  # other examples have one of that name, too
-    spec = importlib.util.spec_from_file_location(f"python_example_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
 
 
 def wav(samples: np.ndarray, *, rate: int = 16_000, num_channels: int = 1) -> bytes:
@@ -50,7 +33,7 @@ def wav(samples: np.ndarray, *, rate: int = 16_000, num_channels: int = 1) -> by
 
 @pytest.fixture
 def recording(monkeypatch):
-    return load("speech/models/transcribe/1/recording.py", monkeypatch)
+    return load("python/speech/models/transcribe/1/recording.py", monkeypatch)
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32])
@@ -91,7 +74,7 @@ def test_a_recording_that_cannot_be_used_is_named(recording, content, text):
 
 
 def test_pieces_of_words_are_read_with_lengths_of_one_byte_and_two(monkeypatch):
-    words = load("speech/models/transcribe/1/words.py", monkeypatch)
+    words = load("python/speech/models/transcribe/1/words.py", monkeypatch)
 
     long = b"x" * 300
     assert [b"ab", long, b""] == words.read_pieces(
@@ -100,7 +83,7 @@ def test_pieces_of_words_are_read_with_lengths_of_one_byte_and_two(monkeypatch):
 
 
 def test_words_are_whole_when_they_are_given_out(monkeypatch, tmp_path):
-    words = load("speech/models/transcribe/1/words.py", monkeypatch)
+    words = load("python/speech/models/transcribe/1/words.py", monkeypatch)
     file = tmp_path / "tokenizer.bin"
     pieces = ["▁caf".encode(), b"\xc3", b"\xa9", b",", "▁au".encode()]
     file.write_bytes(b"".join(bytes([len(piece)]) + piece for piece in pieces))
@@ -117,7 +100,7 @@ def test_words_are_whole_when_they_are_given_out(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_configs_are_sound(name):
-    options = ServerOptions(model_repository=(str(EXAMPLES / name / "models"),))
+    options = ServerOptions(model_repository=(str(PYTHON / name / "models"),))
     faults = [
         fault
         for report in check_repositories(options, opens_models=False)
@@ -129,18 +112,18 @@ def test_the_configs_are_sound(name):
 
 
 def test_every_example_is_listed_and_has_a_client(monkeypatch):
-    demo = load("demo.py", monkeypatch)
-    index = (EXAMPLES / "README.md").read_text()
+    demo = load("python/demo.py", monkeypatch)
+    index = (PYTHON / "README.md").read_text()
 
     assert set(NAMES) == set(demo.CLIENTS)
     for name in NAMES:
         assert f"[{name}]({name})" in index
-        assert (EXAMPLES / name / "README.md").is_file()
-        assert (EXAMPLES / name / "client.py").is_file()
+        assert (PYTHON / name / "README.md").is_file()
+        assert (PYTHON / name / "client.py").is_file()
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    build = load("build.py", monkeypatch)
+    build = load("python/build.py", monkeypatch)
 
     with pytest.raises(SystemExit, match="package 'no_such_package' is not installed"):
         build.package_file("no_such_package", "x")
@@ -181,7 +164,7 @@ EXPECTED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_example_runs(name, monkeypatch, capfd):
-    demo = load("demo.py", monkeypatch)
+    demo = load("python/demo.py", monkeypatch)
 
     demo.run(name)
 
