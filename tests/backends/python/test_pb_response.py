@@ -6,8 +6,8 @@ import gc
 import numpy as np
 import pytest
 
+from bireme.backends.errors import ModelError
 from bireme.backends.python import pb_utils
-from bireme.backends.python.errors import ModelError
 from bireme.types import (
     AlreadyExists,
     BackendFailed,

@@ -8,7 +8,7 @@ import pytest
 
 from bireme.backends.interface import ModelContext, RequestInstance
 from bireme.backends.python.instance import ProcessInstance
-from bireme.backends.python.supervised import Launch
+from bireme.backends.supervised import Launch
 from bireme.config import ModelConfig
 from bireme.ipc.messages import (
     Cancel,

@@ -12,8 +12,8 @@ import orjson
 
 from bireme.backends.interface import Host, ModelContext, Placement
 from bireme.backends.isolated.worker import IsolatedWorker
-from bireme.backends.python.lone_host import LoneHost
-from bireme.backends.python.supervised import Launch
+from bireme.backends.lone_host import LoneHost
+from bireme.backends.supervised import Launch
 from bireme.config import ModelConfig, parse_json, to_json
 from bireme.types import Array, InvalidArgument
 

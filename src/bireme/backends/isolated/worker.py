@@ -9,9 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from bireme.backends.errors import ModelError, make_error
 from bireme.backends.loop_calls import LoopCalls
-from bireme.backends.python.errors import ModelError, make_error
-from bireme.backends.python.supervised import LOOK_S, Launch, SupervisedWorker
+from bireme.backends.supervised import LOOK_S, Launch, SupervisedWorker
 from bireme.ipc.messages import Answer, Ask, Execute, Executed, LogLine, RequestData
 from bireme.telemetry.log import get_logger
 from bireme.types import Array, Tensor, Unavailable

@@ -24,12 +24,12 @@ from typing import Final
 import orjson
 
 from bireme.backends.interface import Host, LoadedModel, ModelContext, Placement
+from bireme.backends.lone_host import LoneHost
 from bireme.backends.python.arguments import make_arguments
 from bireme.backends.python.debug_desk import desk_for
 from bireme.backends.python.environment import Environment, prepare, warn_unused
 from bireme.backends.python.instance import ProcessInstance
-from bireme.backends.python.lone_host import LoneHost
-from bireme.backends.python.supervised import Completion, Launch
+from bireme.backends.supervised import Completion, Launch
 from bireme.config import ModelConfig, parse_json
 from bireme.ipc.worker_process import WorkerProcess
 from bireme.types import InvalidArgument, NotFound

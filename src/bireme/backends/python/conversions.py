@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from bireme.backends.python.errors import make_error
+from bireme.backends.errors import make_error
 from bireme.ipc.messages import ErrorData, RequestData, ResponseData, TensorData
 from bireme.types import BiremeError, InferenceRequest, InferenceResponse, Tensor
 

@@ -13,10 +13,10 @@ import logging
 import time
 from typing import Final
 
+from bireme.backends.errors import UNANSWERED, make_error
 from bireme.backends.interface import Host, ModelContext, ResponseSink
 from bireme.backends.python.calls import Calls
-from bireme.backends.python.errors import UNANSWERED, make_error
-from bireme.backends.python.supervised import Launch, SupervisedWorker
+from bireme.backends.supervised import Launch, SupervisedWorker
 from bireme.ipc.messages import (
     Call,
     Cancel,

@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
 
+from bireme.backends.errors import make_error
 from bireme.backends.python.conversions import encodable, from_request, from_response
-from bireme.backends.python.errors import make_error
 from bireme.backends.python.exchange import UNSENDABLE, Exchange
 from bireme.backends.python.reply_stream import FutureReceiver, ReplyStream
 from bireme.ipc.ledger import Ledger

@@ -18,11 +18,11 @@ from typing import Any, Final
 import orjson
 
 from bireme.backends.interface import Host, ModelContext, Placement, ResponseSink
+from bireme.backends.lone_host import LoneHost
 from bireme.backends.python import pb_utils
 from bireme.backends.python.arguments import config_text, make_arguments
 from bireme.backends.python.batch import BadReturn
 from bireme.backends.python.debug_desk import DebugDesk, desk_for
-from bireme.backends.python.lone_host import LoneHost
 from bireme.backends.python.model_file import load_model_class
 from bireme.backends.python.thread_answers import Answer
 from bireme.backends.python.thread_batches import Batches, Outcome

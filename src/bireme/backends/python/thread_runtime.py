@@ -15,11 +15,11 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
+from bireme.backends.errors import UNANSWERED
 from bireme.backends.interface import Host, ResponseSink
 from bireme.backends.loop_calls import LoopCalls
 from bireme.backends.python import runtime
 from bireme.backends.python.callee import check_callee
-from bireme.backends.python.errors import UNANSWERED
 from bireme.backends.python.process_runtime import ABANDONED, RETURNED, RUNNING
 from bireme.backends.python.thread_answers import Answer, Stream, TaskAnswer
 from bireme.telemetry.log import get_logger, verbose_level

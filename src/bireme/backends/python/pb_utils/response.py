@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from bireme import types
-from bireme.backends.python.errors import make_error
+from bireme.backends.errors import make_error
 from bireme.backends.python.pb_utils.errors import TritonError, TritonModelException, error_from_code
 from bireme.backends.python.pb_utils.logger import Logger
 from bireme.backends.python.pb_utils.parameters import check_parameters, parameters_json

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from bireme.backends.python.errors import make_error
-from bireme.backends.python.restart import RestartPolicy
+from bireme.backends.errors import make_error
+from bireme.backends.restart import RestartPolicy
 from bireme.ipc.ledger import Ledger
 from bireme.ipc.messages import Call, ErrorData, Finalize, FromWorker, Released, Result, Start, Started
 from bireme.ipc.worker_process import WorkerProcess

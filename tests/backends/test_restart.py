@@ -1,6 +1,6 @@
 """When a worker process that died is started again."""
 
-from bireme.backends.python.restart import RestartPolicy
+from bireme.backends.restart import RestartPolicy
 
 S = 1_000_000_000
 
