@@ -117,6 +117,15 @@ class FakeHost:
     def cancel(self, request) -> None:
         self.cancelled.append(request)
 
+    def hold(self, request) -> None:
+        pass
+
+    def resume(self, request) -> None:
+        pass
+
+    def find_config(self, name, version):
+        raise NotFound(f"no model '{name}'")
+
     def is_model_decoupled(self, name, version) -> bool:
         if name not in self.decoupled:
             raise NotFound(f"Request for unknown model: '{name}' is not found")

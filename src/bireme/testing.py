@@ -248,6 +248,8 @@ class FakeRequestInstance:
         self.requests: list[InferenceRequest] = []
         """Every request ever taken."""
         self.cancelled: list[InferenceRequest] = []
+        self.held: set[InferenceRequest] = set()
+        """Open requests that must get no response now."""
         self.num_kills = 0
         self.num_closes = 0
         self._sink: ResponseSink | None = None
@@ -268,6 +270,14 @@ class FakeRequestInstance:
     def cancel(self, request: InferenceRequest) -> None:
         """Note it."""
         self.cancelled.append(request)
+
+    def hold(self, request: InferenceRequest) -> None:
+        """Remember that the request is held."""
+        self.held.add(request)
+
+    def resume(self, request: InferenceRequest) -> None:
+        """Remember that the request is not held any more."""
+        self.held.discard(request)
 
     async def check_ready(self) -> bool:
         """Say what the backend says."""

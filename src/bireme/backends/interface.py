@@ -46,6 +46,22 @@ class Host(Protocol):
     def cancel(self, request: InferenceRequest) -> None:
         """Take a submitted request back."""
 
+    def hold(self, request: InferenceRequest) -> None:
+        """Let the model of a submitted request send no more responses to it, until `resume`: nobody has room for them.
+
+        Those that are on their way still come. A model that cannot be held goes on. Twice is as once.
+        """
+
+    def resume(self, request: InferenceRequest) -> None:
+        """The model of a request that is held may go on; one that is not held, or answered, is no error."""
+
+    def find_config(self, name: str, version: int) -> ModelConfig:
+        """Return the final config of a model version that serves (-1: the latest). Any thread.
+
+        Raises:
+            BiremeError: it does not serve.
+        """
+
     def is_model_decoupled(self, name: str, version: int) -> bool:
         """Whether a model that serves answers with any number of responses.
 
@@ -194,6 +210,12 @@ class RequestInstance(Protocol):
 
     def cancel(self, request: InferenceRequest) -> None:
         """The caller of ``request``, which is open here, has taken it back: tell the model. On the loop thread."""
+
+    def hold(self, request: InferenceRequest) -> None:
+        """As `Host.hold`, for a request that is open here. On the loop thread."""
+
+    def resume(self, request: InferenceRequest) -> None:
+        """As `Host.resume`. On the loop thread."""
 
     async def check_ready(self) -> bool:
         """Ask the model itself whether it is ready; True when it has nothing to say on that."""

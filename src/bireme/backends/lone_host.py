@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Mapping
 
+from bireme.config import ModelConfig
 from bireme.ipc.arena import Arena
 from bireme.telemetry.custom_metrics import CustomMetrics
 from bireme.types import InferenceRequest, InferenceResponse, Unavailable
@@ -31,6 +32,16 @@ class LoneHost:
 
     def cancel(self, request: InferenceRequest) -> None:
         """Nothing was ever submitted."""
+
+    def hold(self, request: InferenceRequest) -> None:
+        """Nothing was ever submitted."""
+
+    def resume(self, request: InferenceRequest) -> None:
+        """Nothing was ever submitted."""
+
+    def find_config(self, name: str, version: int) -> ModelConfig:  # noqa: ARG002
+        """Refuse to say."""
+        raise _no_server(f"model '{name}' does not serve")
 
     def is_model_decoupled(self, name: str, version: int) -> bool:  # noqa: ARG002
         """Refuse to say."""

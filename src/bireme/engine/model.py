@@ -219,6 +219,16 @@ class Model:
         if request.instance is not None:
             request.instance.cancel(request)
 
+    def hold(self, request: InferenceRequest) -> None:
+        """Let the instance that has ``request`` send no more responses to it, until `resume`."""
+        if request.instance is not None:
+            request.instance.hold(request)
+
+    def resume(self, request: InferenceRequest) -> None:
+        """Let the responses to ``request`` come again."""
+        if request.instance is not None:
+            request.instance.resume(request)
+
     async def drain_and_close(self) -> None:
         """Accept nothing more, let the accepted requests finish, then close the instances and the model file.
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from bireme.config import ModelConfig
 from bireme.engine.load_plan import LoadOverride
 from bireme.types import BiremeError, InferenceRequest, InferenceResponse, Unavailable
 
@@ -50,6 +51,22 @@ class ModelHost:
         model: Model | None = request.owner
         if model is not None:
             model.cancel(request)
+
+    def hold(self, request: InferenceRequest) -> None:
+        """Let no more responses to ``request`` come for now."""
+        model: Model | None = request.owner
+        if model is not None:
+            model.hold(request)
+
+    def resume(self, request: InferenceRequest) -> None:
+        """Let the responses to ``request`` come again."""
+        model: Model | None = request.owner
+        if model is not None:
+            model.resume(request)
+
+    def find_config(self, name: str, version: int) -> ModelConfig:
+        """Return the config that a model version runs with. Any thread."""
+        return self._find(name, version).config
 
     def is_model_decoupled(self, name: str, version: int) -> bool:
         """Whether the model answers any number of times."""

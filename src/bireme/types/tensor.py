@@ -121,6 +121,10 @@ class Tensor:
         array = None if self._array is None else self._array.reshape(shape)
         return Tensor(self.name, self.datatype, shape, array, self._encoded)
 
+    def renamed(self, name: str) -> Tensor:
+        """Return the same data under another name; no copy."""
+        return Tensor(name, self.datatype, self.shape, self._array, self._encoded)
+
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {self.datatype}{list(self.shape)})"
 

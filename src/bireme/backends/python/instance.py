@@ -147,6 +147,12 @@ class ProcessInstance(SupervisedWorker):
         if self._executions or self._open or not self._is_up:
             super().kill()
 
+    def hold(self, request: InferenceRequest) -> None:
+        """See `RequestInstance.hold`."""
+
+    def resume(self, request: InferenceRequest) -> None:
+        """See `RequestInstance.resume`."""
+
     async def check_ready(self) -> bool:
         """See `RequestInstance.check_ready`. One question to the process answers all who ask meanwhile."""
         worker = self._worker

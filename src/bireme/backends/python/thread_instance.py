@@ -241,6 +241,12 @@ class ThreadInstance:
     def cancel(self, request: InferenceRequest) -> None:
         """Nothing is to do: the model sees the request's own flag."""
 
+    def hold(self, request: InferenceRequest) -> None:
+        """See `RequestInstance.hold`."""
+
+    def resume(self, request: InferenceRequest) -> None:
+        """See `RequestInstance.resume`."""
+
     async def check_ready(self) -> bool:
         """See `RequestInstance.check_ready`. One question answers all who ask meanwhile."""
         if self.unavailable is not None:
