@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from bireme.scheduling import ResponseOrder
 from bireme.telemetry import ModelStatistics
+from bireme.telemetry.spans import end_span, note_response
 from bireme.types import (
     BackendFailed,
     BiremeError,
@@ -125,6 +126,8 @@ class Answers:
         if request.num_responses == 0 and self.statistics.observer is not None:
             self.statistics.observer.on_first_response(_now_ns() - request.start_ns)
         request.num_responses += 1
+        if request.trace is not None:
+            note_response(request.trace)
         self._respond(request, response)
 
     def _only_response(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:
@@ -167,6 +170,8 @@ class Answers:
     def _send(self, request: InferenceRequest, response: InferenceResponse) -> None:
         if response.final:
             self._end(request)
+            if request.trace is not None:
+                end_span(request, response, self._name, self._version, is_decoupled=self._is_decoupled)
         try:
             request.respond(request, response)
         except Exception:  # one caller's fault must not cost the batch's other requests their answers

@@ -15,6 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from bireme.engine.instances import RequestSlot, Slot, TensorSlot
+from bireme.telemetry.spans import end_span
 from bireme.types import BiremeError, Execution, InferenceRequest, InferenceResponse
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class DirectCalls:
                 pool.free.append(slot)
             if model.has_waiting:  # what came meanwhile found no free instance
                 model.wake()
+        if request.trace is not None:
+            end_span(request, response, model.name, model.version, is_decoupled=False)
         self._done.append((request, execution, response))
         if not self._is_settling:
             self._is_settling = True

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from bireme.config import ModelConfig
 from bireme.engine.load_plan import LoadOverride
+from bireme.telemetry import spans
 from bireme.types import BiremeError, InferenceRequest, InferenceResponse, Unavailable
 
 if TYPE_CHECKING:
@@ -37,14 +38,26 @@ class ModelHost:
 
     def submit(self, request: InferenceRequest) -> None:
         """Give ``request`` to its model."""
-        self._find(request.model_name, request.model_version).enqueue(request)
+        if request.parent is not None:
+            spans.begin_call(request, request.parent)
+        try:
+            self._find(request.model_name, request.model_version).enqueue(request)
+        except BiremeError as error:
+            spans.refuse_call(request, error)
+            raise
 
     def call_directly(self, request: InferenceRequest) -> InferenceResponse | None:
         """Run ``request`` on the calling thread, if that is possible."""
         model = self._look_up(request.model_name, request.model_version)
         if model is None or model.direct_calls is None:
             return None
-        return model.direct_calls.call(request)
+        if request.parent is not None:
+            spans.begin_call(request, request.parent)
+        try:
+            return model.direct_calls.call(request)
+        except BiremeError as error:
+            spans.refuse_call(request, error)
+            raise
 
     def cancel(self, request: InferenceRequest) -> None:
         """Take ``request`` back."""

@@ -45,6 +45,7 @@ from bireme.ipc.arena import Arena
 from bireme.ipc.shared_memory import SharedMemoryRegions
 from bireme.repository import Catalogue
 from bireme.telemetry import ServerMetrics
+from bireme.telemetry.spans import TRACE_PARAMETER, begin_trace
 from bireme.types import (
     BiremeError,
     InferenceRequest,
@@ -248,6 +249,8 @@ class Server:
             model = self._versions.get((request.model_name, version))
         if model is None:
             raise self._refusal(request.model_name, version, request.id_prefix)
+        if request.parameters is not None and TRACE_PARAMETER in request.parameters:
+            begin_trace(request)
         model.enqueue(request)
 
     def cancel(self, request: InferenceRequest) -> None:

@@ -16,6 +16,7 @@ from bireme.types.errors import (
 )
 from bireme.types.request import Execution, InferenceRequest, InferenceResponse, Parameter, Respond
 from bireme.types.tensor import Array, Buffer, Tensor, decode_bytes, encode_bytes
+from bireme.types.trace import Span
 
 __all__ = [
     "AlreadyExists",
@@ -34,6 +35,7 @@ __all__ = [
     "QueueFull",
     "RequestTimedOut",
     "Respond",
+    "Span",
     "Tensor",
     "Unavailable",
     "Unsupported",

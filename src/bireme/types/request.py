@@ -7,6 +7,7 @@ from typing import Any
 
 from bireme.types.errors import BiremeError
 from bireme.types.tensor import Tensor
+from bireme.types.trace import Span
 
 Parameter = bool | int | float | str
 Respond = Callable[["InferenceRequest", "InferenceResponse"], None]
@@ -84,6 +85,7 @@ class InferenceRequest:
         "start_ns",
         "targets",
         "timeout_us",
+        "trace",
         "trace_context",
     )
 
@@ -130,6 +132,8 @@ class InferenceRequest:
         self.trace_context: str | None = None
         """OpenTelemetry context as JSON; None: not traced."""
 
+        self.trace: Span | None = None
+        """Where its time goes; None: nobody asked."""
         self.batch_size = 1
         """Rows this request adds to a batch."""
         self.batch_key: object = None
@@ -162,7 +166,8 @@ class InferenceRequest:
 class InferenceResponse:
     """A response: outputs or an error. ``final`` marks the last one of its request.
 
-    One that is ``flag_only`` is no response of the model at all, only that mark; it is always final.
+    One that is ``flag_only`` is no response of the model at all, only that mark; it is always final. If it has parameters,
+    they are the engine's, and the client is told.
     """
 
     __slots__ = ("error", "final", "flag_only", "id", "model_name", "model_version", "outputs", "parameters")

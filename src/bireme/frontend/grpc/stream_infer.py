@@ -313,7 +313,7 @@ class StreamInferCall(Call):
         self, item: _Item, request: InferenceRequest, response: InferenceResponse
     ) -> EncodedMessage | bytes | None:
         """Return what to send for ``response``; None: nothing."""
-        if response.flag_only:
+        if response.flag_only and not response.parameters:
             if not request.context.empty_final:
                 return None
             return encode_stream_final(

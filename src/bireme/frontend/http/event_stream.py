@@ -61,7 +61,7 @@ class EventStream:
             return
         try:
             self._has_ended = response.final
-            if not response.flag_only:
+            if not response.flag_only or response.parameters:
                 if self._is_overdue():
                     self._cut(request)
                     return

@@ -130,6 +130,8 @@ class GenerateRoute(Route):
                     self._api.server.cancel(request)  # nobody will see what it goes on to generate
                 return
             first = response
+        elif first is not None and response.parameters:
+            first.parameters = {**(first.parameters or {}), **response.parameters}
         if not response.final:
             request.context = first
         elif first is None:

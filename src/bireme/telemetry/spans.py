@@ -1,0 +1,171 @@
+"""Tracing one request: who asked for it, what it called, where the time went.
+
+A client asks by the request parameter `TRACE_PARAMETER`; nothing is recorded for anybody else. The request gets a `Span`, and
+so does every call that a model makes for it, through any depth: BLS from processes and threads, calls past the queue, the
+steps of ensembles. The final response carries the tree as a parameter of the same name.
+
+What the times mean is what Triton's trace extension calls them: ``REQUEST_START``, ``QUEUE_START`` and so on.
+
+A call that a model makes after its ``execute`` has returned (decoupled models with threads of their own) belongs to no
+request any more, and is not in the tree.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import orjson
+
+from bireme.types import BiremeError, Execution, InferenceRequest, InferenceResponse, InvalidArgument, Span
+
+TRACE_PARAMETER: Final = "bireme_trace"
+"""Of a request: true asks for a trace. Of its final response: the trace, as JSON text."""
+MAX_SPANS: Final = 1000
+"""So many requests of models one trace holds; what comes beyond is counted only."""
+MAX_DEPTH: Final = 100
+"""So many calls, each made by the one before it. JSON writers and readers give up at about twice that."""
+_MAX_CHARACTERS: Final = 500
+
+_now_ns = time.monotonic_ns
+
+
+def begin_trace(request: InferenceRequest) -> None:
+    """Take the parameter off ``request``, so that no model sees it, and trace the request if it is true.
+
+    Raises:
+        InvalidArgument: it is neither true nor false.
+    """
+    parameters = dict(request.parameters or {})
+    wanted = parameters.pop(TRACE_PARAMETER, False)
+    if not isinstance(wanted, bool):
+        raise InvalidArgument(
+            f"{request.id_prefix}parameter '{TRACE_PARAMETER}': expected true or false, got {wanted!r:.40}"
+        )
+    request.parameters = parameters or None
+    if wanted:
+        request.trace = _make_span(request, 0, [MAX_SPANS - 1])
+
+
+def begin_call(request: InferenceRequest, caller: Execution) -> None:
+    """Trace ``request`` as a call of the code of ``caller``, if any request of that batch is traced. Any thread.
+
+    A request that was begun already, as its model had no time for a direct call, goes on in the same span.
+    """
+    for called_for in caller.requests:
+        if called_for.trace is not None and request.trace is None:
+            _add_call(request, [each.trace for each in caller.requests if each.trace is not None])
+            return
+
+
+def _add_call(request: InferenceRequest, parents: list[Span]) -> None:
+    budget, depth = parents[0].budget, parents[0].depth + 1
+    if budget[0] <= 0 or depth >= MAX_DEPTH:
+        for parent in parents:
+            parent.num_dropped += 1
+        return
+    budget[0] -= 1
+    request.trace = span = _make_span(request, depth, budget)
+    for parent in parents:
+        parent.children.append(span)
+
+
+def _make_span(request: InferenceRequest, depth: int, budget: list[int]) -> Span:
+    return Span(request.model_name, request.model_version, _clean(request.id), _now_ns(), depth, budget)
+
+
+def _clean(text: str) -> str:
+    """Return ``text`` as JSON can tell it, and not too much of it."""
+    return text[:_MAX_CHARACTERS].encode(errors="replace").decode()
+
+
+def refuse_call(request: InferenceRequest, error: BiremeError) -> None:
+    """End the span of a call that its model did not take. Any thread."""
+    span = request.trace
+    if span is not None:
+        span.end_ns = _now_ns()
+        span.error = _clean(error.message)
+
+
+def note_response(span: Span) -> None:
+    """Count a response that is not the final one."""
+    span.num_responses += 1
+    span.first_response_ns = span.first_response_ns or _now_ns()
+
+
+def end_span(
+    request: InferenceRequest, response: InferenceResponse, name: str, version: int, *, is_decoupled: bool
+) -> None:
+    """Complete the span of ``request``, which ``response`` ends; that of the traced client gets the whole tree. Any thread.
+
+    ``name`` and ``version`` are those of the model that answers.
+    """
+    span = request.trace
+    assert span is not None
+    now_ns = _now_ns()
+    span.model, span.version = name, version
+    span.end_ns = now_ns
+    span.queue_ns = request.queue_ns
+    span.rows = request.batch_size
+    if response.error is not None:
+        span.error = _clean(response.error.message)
+    if is_decoupled and not response.flag_only:
+        note_response(span)
+    if request.execution is not None:
+        _take_times(span, request.execution, now_ns, is_decoupled=is_decoupled)
+    if span.depth == 0:
+        response.parameters = {**(response.parameters or {}), TRACE_PARAMETER: write_trace(span)}
+
+
+def _take_times(span: Span, execution: Execution, now_ns: int, *, is_decoupled: bool) -> None:
+    span.batch_size = execution.batch_size
+    span.close_reason = str(execution.close_reason)
+    span.compute_start_ns = execution.compute_start_ns
+    span.compute_input_end_ns = execution.compute_input_end_ns or execution.compute_start_ns
+    # A decoupled model goes on after its execute; others may answer before that has ended.
+    goes_on = is_decoupled or not execution.compute_end_ns
+    span.compute_output_start_ns = now_ns if goes_on else execution.compute_output_start_ns
+    span.compute_end_ns = now_ns if goes_on else execution.compute_end_ns
+
+
+def write_trace(root: Span) -> str:
+    """Return the tree as JSON text; see `to_json`."""
+    return orjson.dumps(to_json(root, root.start_ns)).decode()
+
+
+def to_json(span: Span, origin_ns: int) -> dict[str, Any]:
+    """Return ``span`` and what it called as JSON values; times are microseconds since ``origin_ns``.
+
+    What does not apply is left out: times that it did not come to, ``request_end`` of a call that nobody waited for,
+    ``calls`` where there are none.
+    """
+    found: dict[str, Any] = {"model": span.model}
+    if span.version != -1:
+        found["version"] = span.version
+    if span.id:
+        found["id"] = span.id
+    for key, time_ns in (
+        ("request_start", span.start_ns),
+        ("queue_start", span.queue_ns),
+        ("compute_start", span.compute_start_ns),
+        ("compute_input_end", span.compute_input_end_ns),
+        ("compute_output_start", span.compute_output_start_ns),
+        ("compute_end", span.compute_end_ns),
+        ("first_response", span.first_response_ns),
+        ("request_end", span.end_ns),
+    ):
+        if time_ns:
+            found[key] = (time_ns - origin_ns) / 1e3
+    found["rows"] = span.rows
+    if span.batch_size:
+        found["batch_size"] = span.batch_size
+        found["close_reason"] = span.close_reason
+    if span.first_response_ns:
+        found["responses"] = span.num_responses
+    if span.error is not None:
+        found["error"] = span.error
+    if span.num_dropped:
+        found["dropped_calls"] = span.num_dropped
+    if span.children:
+        found["calls"] = [to_json(child, origin_ns) for child in tuple(span.children)]
+    return found
