@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from .decoder import Decoder, Failed
+from .calls import Failed, call
+from .decoder import tokens_of
 from .recording import BadRecording, read_wav
 from .words import Vocabulary, in_words
 
@@ -44,8 +45,7 @@ class TritonPythonModel:
             sender.send(error, flags=FINAL)
 
     async def transcribe(self, request, sender):
-        decoder = Decoder(recording_of(request))
-        tokens = decoder.tokens()
+        tokens = tokens_of(recording_of(request), call)
         if json.loads(request.parameters()).get("stream", True):
             async for word in in_words(tokens, self.vocabulary):
                 if request.is_cancelled():
