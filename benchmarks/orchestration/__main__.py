@@ -1,0 +1,57 @@
+"""Three ways to chain models, side by side: an external gateway, an ensemble, a script (BLS), and mixtures of them.
+
+    python -m benchmarks.orchestration [--rounds 3] [--quick] [--ways bls,ensemble] [--steps 2,5,10] …
+    python -m benchmarks.orchestration --plot-only results.json
+    python -m benchmarks.orchestration --write-docs results.json
+
+Needs the lab (``benchmarks/lab/setup``) for all but ``--servers Bireme``. Writes `results.json` beside this file and
+plots into `docs/orchestration/`; ``--write-docs`` fills the tables of `docs/orchestration.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks.orchestration.chains import Plan, run_chains
+from benchmarks.orchestration.results import DEFAULT, LABELS, SIZES, WAYS, Results, facts_of_now
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", default=",".join(WAYS), help="of the chains")
+    parser.add_argument("--servers", default="Bireme,Triton")
+    parser.add_argument("--steps", default="2,5,10")
+    parser.add_argument("--payloads", default=",".join(SIZES), help=f"of {', '.join(SIZES)}")
+    parser.add_argument("--clients", default="1,8")
+    parser.add_argument("--seconds", type=float, default=0.8, help="of each measurement")
+    parser.add_argument("--quick", action="store_true", help="about a minute, and rough")
+    parser.add_argument("--output", type=Path, default=DEFAULT)
+    parser.add_argument("--plot-only", type=Path, metavar="RESULTS", help="print and draw what a run found")
+    parser.add_argument("--write-docs", type=Path, metavar="RESULTS", help="the same, into the page")
+    return parser.parse_args()
+
+
+def plan_of(args: argparse.Namespace) -> Plan:
+    plan = Plan(
+        ways=args.ways.split(","),
+        servers=args.servers.split(","),
+        steps=[int(each) for each in args.steps.split(",")],
+        nbytes=[SIZES[each] for each in args.payloads.split(",")],
+        clients=[int(each) for each in args.clients.split(",")],
+        rounds=args.rounds,
+        seconds=args.seconds,
+    )
+    return plan
+
+
+def main() -> None:
+    args = arguments()
+    plan = plan_of(args)
+    results = Results(facts_of_now(plan.rounds, plan.seconds))
+    run_chains(plan, results, args.output)
+
+
+if __name__ == "__main__":
+    main()
