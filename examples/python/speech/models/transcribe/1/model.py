@@ -13,7 +13,7 @@ import triton_python_backend_utils as pb_utils
 from .calls import Failed, call
 from .decoder import tokens_of
 from .recording import BadRecording, read_wav
-from .words import Vocabulary, in_words
+from .words import Vocabulary, in_words, whole_text
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 SAMPLES_PER_S = 16_000
@@ -52,7 +52,7 @@ class TritonPythonModel:
                     return
                 sender.send(response(word))
         else:
-            sender.send(response("".join([word async for word in in_words(tokens, self.vocabulary)])))
+            sender.send(response(await whole_text(tokens, self.vocabulary)))
 
 
 def response(text):

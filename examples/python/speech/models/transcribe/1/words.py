@@ -39,5 +39,10 @@ async def in_words(tokens, vocabulary):
         yield text_of(word)
 
 
+async def whole_text(tokens, vocabulary) -> str:
+    """Return all words as one text."""
+    return "".join([word async for word in in_words(tokens, vocabulary)]).strip()
+
+
 def text_of(word: bytes) -> str:
     return word.replace(BLANK, b" ").decode(errors="replace")
