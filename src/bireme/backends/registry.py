@@ -32,6 +32,7 @@ class _BuiltIn(NamedTuple):
 
 _BUILT_IN: Final = MappingProxyType(
     {
+        "ensemble": _BuiltIn("bireme.backends.ensemble.backend", "EnsembleBackend", "numpy"),
         "onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime"),
         "python": _BuiltIn("bireme.backends.python.backend", "PythonBackend", "msgspec"),
     }

@@ -6,6 +6,7 @@ The way of a config: `parse_text` or `parse_json`, `complete_backend`, `normalis
 
 from bireme.config.autocomplete import apply_autocomplete
 from bireme.config.backend_rules import complete_backend
+from bireme.config.conditions import Condition, conditions, defaults
 from bireme.config.instance_groups import normalise_instance_groups
 from bireme.config.json_reader import parse_json
 from bireme.config.json_writer import to_json
@@ -16,14 +17,18 @@ from bireme.config.places import Places
 from bireme.config.proto import from_proto, to_proto
 from bireme.config.text_reader import parse_text
 from bireme.config.text_writer import to_text
-from bireme.config.validate import find_faults, validate
+from bireme.config.validate import find_faults, find_member_faults, validate
 
 __all__ = [
+    "Condition",
     "ModelConfig",
     "Places",
     "apply_autocomplete",
     "complete_backend",
+    "conditions",
+    "defaults",
     "find_faults",
+    "find_member_faults",
     "from_proto",
     "normalise",
     "normalise_instance_groups",

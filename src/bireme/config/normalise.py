@@ -11,6 +11,7 @@ from typing import Final
 from bireme.config.model_config import (
     LatestPolicy,
     ModelConfig,
+    ModelEnsembling,
     ModelOptimizationPolicy,
     ModelSequenceBatching,
     ModelVersionPolicy,
@@ -32,8 +33,14 @@ def normalise(config: ModelConfig) -> ModelConfig:
     if config.sequence_batching is not None:
         config = replace(config, sequence_batching=_normalise_sequences(config.sequence_batching, preferred))
     if config.ensemble_scheduling is None:  # an ensemble must not have an optimization section
-        config = replace(config, optimization=_normalise_optimization(config.optimization))
-    return config
+        return replace(config, optimization=_normalise_optimization(config.optimization))
+    return replace(config, ensemble_scheduling=_normalise_ensemble(config.ensemble_scheduling))
+
+
+def _normalise_ensemble(ensemble: ModelEnsembling) -> ModelEnsembling:
+    """Let steps that name no version take the latest; Triton asks them to say so."""
+    steps = tuple(replace(step, model_version=step.model_version or -1) for step in ensemble.step)
+    return replace(ensemble, step=steps)
 
 
 def _normalise_sequences(

@@ -28,6 +28,7 @@ class Answers:
     """The open requests of one model version: accepted, and without their final response."""
 
     __slots__ = (
+        "_failure_reason",
         "_is_decoupled",
         "_name",
         "_on_idle",
@@ -49,14 +50,19 @@ class Answers:
         is_decoupled: bool,
         order: ResponseOrder | None,
         on_idle: Callable[[], None],
+        failure_reason: str = BackendFailed.reason,
     ) -> None:
-        """``owner`` is what open requests are marked with. ``on_idle`` is called whenever none is open any more."""
+        """``owner`` is what open requests are marked with. ``on_idle`` is called whenever none is open any more.
+
+        ``failure_reason``: what counts as the reason where the instance's code answers an error.
+        """
         self._owner: object = owner
         self._name = name
         self._version = version
         self._is_decoupled = is_decoupled
         self._order = order
         self._on_idle = on_idle
+        self._failure_reason = failure_reason
         self.statistics = statistics
         self.num_open = 0
         self.num_given_up = 0
@@ -147,7 +153,8 @@ class Answers:
         """Count a request that has got its final response, maybe before its execution has ended."""
         if request.failure is not None:
             # Whatever a model or its process answers is the backend's failure, also where its code blames the request.
-            reason = (Cancelled if isinstance(request.failure, Cancelled) else BackendFailed).reason
+            cancelled = isinstance(request.failure, Cancelled)
+            reason = Cancelled.reason if cancelled else self._failure_reason
             self.statistics.fail(reason, now_ns - request.start_ns, was_pending=False)
             return
         execution = request.execution

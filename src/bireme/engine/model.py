@@ -29,6 +29,7 @@ from bireme.engine.waiting_calls import would_wait_forever
 from bireme.scheduling import DirectScheduler, InlinePolicy, ResponseOrder
 from bireme.telemetry import ModelStatistics, log as server_log
 from bireme.types import (
+    BackendFailed,
     BiremeError,
     Cancelled,
     Execution,
@@ -90,6 +91,10 @@ class Model:
             is_decoupled=self.is_decoupled,
             order=ResponseOrder() if batching is not None and batching.preserve_ordering else None,
             on_idle=self._note_idle,
+            # An ensemble's failures are those of its members, where they count with their own reasons. Source: Triton.
+            failure_reason=(
+                BackendFailed if prepared.config.ensemble_scheduling is None else BiremeError
+            ).reason,
         )
         self.respond = self._answers.respond
         """See `bireme.backends.interface.ResponseSink`."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from bireme.config.faults import summarise
 from bireme.config.model_config import ModelConfig
 from bireme.config.validate import batching, ensembles, general, instance_groups, sequences, tensors, warmup
+from bireme.config.validate.ensemble_members import find_member_faults
 from bireme.types.errors import InvalidArgument
+
+__all__ = ["find_faults", "find_member_faults", "validate"]
 
 
 def find_faults(config: ModelConfig, *, name: str, require_io: bool, num_gpus: int = 0) -> list[str]:

@@ -5,10 +5,12 @@ Source: Triton ``model_config_utils.cc`` (ValidateEnsembleSchedulingConfig, Buil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bireme.config.backend_rules import ENSEMBLE_PLATFORM
+from bireme.config.conditions import DEFAULT, WHEN, Condition, conditions, defaults
 from bireme.config.model_config import EnsembleStep, ModelConfig, ModelEnsembling
+from bireme.types.errors import InvalidArgument
 
 
 def find_faults(config: ModelConfig) -> Iterator[str]:
@@ -36,7 +38,49 @@ def find_faults(config: ModelConfig) -> Iterator[str]:
             if not getattr(step, field):
                 yield f"must specify '{field}' in step {index} of ensemble '{name}'"
     yield from _multiple_writers(ensemble, name)
-    yield from _flow(config, ensemble)
+    try:
+        found = conditions(config)
+        found_defaults = defaults(config)
+    except InvalidArgument as error:
+        yield error.message
+        return
+    yield from _misplaced(config, ensemble, found, found_defaults)
+    yield from _flow(config, ensemble, looked_at(ensemble, found))
+
+
+def looked_at(ensemble: ModelEnsembling, found: Mapping[str, Condition]) -> list[frozenset[str]]:
+    """Return, for each step, the tensors that its condition looks at."""
+    return [
+        frozenset(
+            name for tensor in step.output_map.values() if tensor in found for name in found[tensor].tensors
+        )
+        for step in ensemble.step
+    ]
+
+
+def _misplaced(
+    config: ModelConfig,
+    ensemble: ModelEnsembling,
+    found: Mapping[str, Condition],
+    found_defaults: Iterable[str],
+) -> Iterator[str]:
+    """Look for conditions and defaults of tensors that no step writes, and for steps with two conditions."""
+    name = config.name
+    written = {tensor for step in ensemble.step for tensor in step.output_map.values()}
+    for prefix, tensors in ((WHEN, found), (DEFAULT, found_defaults)):
+        for tensor in tensors:
+            if tensor not in written:
+                yield (
+                    f"parameter '{prefix}{tensor}' of ensemble '{name}' names no tensor that a step writes; there are "
+                    + (", ".join(f"'{each}'" for each in sorted(written)) or "none")
+                )
+    for index, step in enumerate(ensemble.step):
+        own = [tensor for tensor in step.output_map.values() if tensor in found]
+        if len(own) > 1:
+            yield (
+                f"step {index} ('{step.model_name}') of ensemble '{name}' has several conditions, of "
+                f"{' and '.join(repr(tensor) for tensor in own)}: join them by 'and'"
+            )
 
 
 def _multiple_writers(ensemble: ModelEnsembling, name: str) -> Iterator[str]:
@@ -51,10 +95,12 @@ def _multiple_writers(ensemble: ModelEnsembling, name: str) -> Iterator[str]:
             writers.setdefault(tensor, index)
 
 
-def _flow(config: ModelConfig, ensemble: ModelEnsembling) -> Iterator[str]:
+def _flow(
+    config: ModelConfig, ensemble: ModelEnsembling, looked_at: Sequence[frozenset[str]]
+) -> Iterator[str]:
     """Follow the tensors from the ensemble's inputs: what is used, what is ever written, what leads nowhere."""
     name = config.name
-    read = {tensor for step in ensemble.step for tensor in step.input_map.values()}
+    read = {tensor for step in ensemble.step for tensor in step.input_map.values()}.union(*looked_at)
     written = {tensor for step in ensemble.step for tensor in step.output_map.values()}
     inputs = [tensor.name for tensor in config.input]
     outputs = [tensor.name for tensor in config.output]
@@ -63,7 +109,8 @@ def _flow(config: ModelConfig, ensemble: ModelEnsembling) -> Iterator[str]:
             yield f"ensemble input '{tensor}' for ensemble '{name}' is written by a step as well"
         elif tensor not in read:
             yield f"ensemble input '{tensor}' for ensemble '{name}' is not used"
-    ready = _reachable(ensemble.step, set(inputs))
+    needs = [looked_at[index].union(step.input_map.values()) for index, step in enumerate(ensemble.step)]
+    ready = _reachable(ensemble.step, needs, set(inputs))
     for tensor in outputs:
         if tensor not in read | written:
             yield f"ensemble output '{tensor}' for ensemble '{name}' is not used: no step writes it"
@@ -76,16 +123,16 @@ def _flow(config: ModelConfig, ensemble: ModelEnsembling) -> Iterator[str]:
             yield f"ensemble tensor '{tensor}' is unused in ensemble '{name}': no step reads it and it is no output"
 
 
-def _reachable(steps: tuple[EnsembleStep, ...], ready: set[str]) -> set[str]:
-    """Return the tensors that come to exist when those in ``ready`` do."""
-    waiting = list(steps)
+def _reachable(steps: tuple[EnsembleStep, ...], needs: Sequence[frozenset[str]], ready: set[str]) -> set[str]:
+    """Return the tensors that come to exist when those in ``ready`` do; ``needs``: what each step waits for."""
+    waiting = set(range(len(steps)))
     while True:
-        runnable = [step for step in waiting if ready.issuperset(step.input_map.values())]
+        runnable = {index for index in waiting if ready.issuperset(needs[index])}
         if not runnable:
             return ready
-        for step in runnable:
-            ready.update(step.output_map.values())
-            waiting.remove(step)
+        for index in runnable:
+            ready.update(steps[index].output_map.values())
+        waiting -= runnable
 
 
 def _unwritten(output: str, steps: tuple[EnsembleStep, ...], ready: set[str], name: str) -> str:

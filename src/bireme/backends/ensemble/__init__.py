@@ -1,0 +1,1 @@
+"""Ensembles: graphs of models, run step by step by the server itself."""

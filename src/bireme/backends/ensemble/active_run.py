@@ -1,0 +1,75 @@
+"""ActiveRun: a run with the request it belongs to, what it has in flight, and what its steps have taken."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from bireme.scheduling.ensemble_plan import EnsemblePlan
+from bireme.scheduling.ensemble_run import EnsembleRun, SequenceFields
+from bireme.types import Execution, InferenceRequest
+
+_now_ns = time.monotonic_ns
+
+
+class ActiveRun(EnsembleRun):
+    """The run of one request. Loop thread only."""
+
+    __slots__ = (
+        "execution",
+        "infer_ns",
+        "input_ns",
+        "is_answered",
+        "is_closed",
+        "num_waiting",
+        "open",
+        "output_ns",
+        "request",
+        "valve",
+    )
+
+    def __init__(self, plan: EnsemblePlan, execution: Execution) -> None:
+        (request,) = execution.requests
+        self.execution = execution
+        self.request = request
+        self.open: set[InferenceRequest] = set()
+        """Requests to steps that have not had their final response."""
+        self.num_waiting = 0
+        """Calls that wait for others of their step to end (``max_inflight_requests``)."""
+        self.valve: asyncio.TimerHandle | None = None
+        """Lets producers that are held go on after a while."""
+        self.is_answered = False
+        """Whether the final response has been given."""
+        self.is_closed = False
+        self.input_ns = self.infer_ns = self.output_ns = 0
+        """The sums over the steps."""
+        super().__init__(
+            plan,
+            request.inputs,
+            outputs=request.outputs,
+            batch_size=request.batch_size,
+            sequence=SequenceFields(request.sequence_id, request.sequence_start, request.sequence_end),
+        )
+
+    def add_times(self, execution: Execution | None) -> None:
+        """Add what the execution of a step's request took."""
+        if execution is None or not execution.compute_start_ns:
+            return
+        start_ns = execution.compute_start_ns
+        if not execution.compute_end_ns:  # the answer came before the execution has ended
+            self.infer_ns += _now_ns() - start_ns
+            return
+        self.input_ns += execution.compute_input_end_ns - start_ns
+        self.infer_ns += execution.compute_output_start_ns - execution.compute_input_end_ns
+        self.output_ns += execution.compute_end_ns - execution.compute_output_start_ns
+
+    def set_times(self) -> None:
+        """Let the execution show what the steps took, one after the other. Source: Triton's ``infer_stats.cc``."""
+        execution = self.execution
+        execution.compute_input_end_ns = execution.compute_start_ns + self.input_ns
+        execution.compute_output_start_ns = execution.compute_input_end_ns + self.infer_ns
+        execution.compute_end_ns = execution.compute_output_start_ns + self.output_ns
+
+    def producers(self) -> list[InferenceRequest]:
+        """Return the open requests to decoupled steps."""
+        return [request for request in self.open if request.context.step.is_decoupled]

@@ -1,0 +1,254 @@
+"""EnsembleInstance: runs an ensemble's requests by making requests to the models of its steps.
+
+A `bireme.backends.interface.RequestInstance` that takes any number of requests at a time. All decisions are
+`bireme.scheduling.ensemble_run`'s; this submits the calls, passes the responses on, and ends each request exactly once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Final
+
+from bireme.backends.ensemble.active_run import ActiveRun
+from bireme.backends.ensemble.limits import StepLimits
+from bireme.backends.interface import Host, ResponseSink
+from bireme.scheduling.ensemble_plan import EnsemblePlan, Step
+from bireme.scheduling.ensemble_run import Answer, SequenceFields, StepCall
+from bireme.types import (
+    BiremeError,
+    Cancelled,
+    Execution,
+    InferenceRequest,
+    InferenceResponse,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Parameter,
+    Unavailable,
+)
+
+log = logging.getLogger("bireme.engine")
+
+_ANY_NUMBER: Final = 1 << 31
+
+
+class EnsembleInstance:
+    """The one instance of an ensemble. Loop thread only."""
+
+    def __init__(self, plan: EnsemblePlan, host: Host, version: int) -> None:
+        self.max_concurrent = _ANY_NUMBER
+        self.unavailable: str | None = None
+        self.retry_delay_s = 0.0
+        self.has_ready_hook = False
+        self.can_be_called = False
+        self._plan = plan
+        self._host = host
+        self._version = version
+        self._limits = StepLimits(plan, host) if plan.max_inflight_requests else None
+        self._runs: dict[InferenceRequest, ActiveRun] = {}
+        self._due: deque[ActiveRun] = deque()
+        """Runs in which something has happened."""
+        self._granted: deque[StepCall] = deque()
+        """Calls that have waited for others of their step, and need not wait any longer."""
+        self._is_working = False
+        self._sink: ResponseSink
+        self._respond = self._on_response
+
+    def start(self, sink: ResponseSink) -> None:
+        """See `RequestInstance.start`."""
+        self._sink = sink
+
+    def execute_requests(self, execution: Execution) -> None:
+        """See `RequestInstance.execute_requests`."""
+        run = ActiveRun(self._plan, execution)
+        self._runs[run.request] = run
+        self._advance(run)
+
+    def cancel(self, request: InferenceRequest) -> None:
+        """See `RequestInstance.cancel`: steps that wait are taken back, those that run are told."""
+        run = self._runs.get(request)
+        if run is not None:
+            self._fail(
+                run,
+                Cancelled(f"{request.id_prefix}in ensemble '{self._plan.name}', the request was cancelled"),
+            )
+            self._advance(run)
+
+    def hold(self, request: InferenceRequest) -> None:
+        """See `RequestInstance.hold`: the decoupled steps are held."""
+        run = self._runs.get(request)
+        for each in run.producers() if run is not None else ():
+            self._host.hold(each)
+
+    def resume(self, request: InferenceRequest) -> None:
+        """See `RequestInstance.resume`."""
+        run = self._runs.get(request)
+        if run is not None and not run.num_waiting:
+            for each in run.producers():
+                self._host.resume(each)
+
+    async def check_ready(self) -> bool:
+        """See `RequestInstance.check_ready`: its models answer for themselves."""
+        return True
+
+    def kill(self) -> None:
+        """See `RequestInstance.kill`. What the steps still answer is dropped."""
+        for run in list(self._runs.values()):
+            self._fail(
+                run,
+                Unavailable(
+                    f"{run.request.id_prefix}ensemble '{self._plan.name}' was ended before its steps"
+                ),
+            )
+            if not run.is_closed:
+                self._close(run)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _advance(self, run: ActiveRun) -> None:
+        """Do what ``run`` now asks for. Steps that answer at once lead here again: one loop does the work of all."""
+        self._due.append(run)
+        if self._is_working:
+            return
+        self._is_working = True
+        try:
+            while self._due or self._granted:
+                while self._granted:
+                    self._submit(self._granted.popleft())
+                if self._due:
+                    self._work(self._due.popleft())
+        finally:
+            self._is_working = False
+
+    def _work(self, run: ActiveRun) -> None:
+        while not run.is_closed and (run.answers or run.calls):
+            while run.answers:
+                self._answer(run, run.answers.popleft())
+            if run.calls:
+                call = run.calls.popleft()
+                if self._limits is None or self._limits.enter(call):
+                    self._submit(call)
+        if run.is_over and not run.is_closed:
+            self._close(run)
+
+    def _submit(self, call: StepCall) -> None:
+        run = call.run
+        assert isinstance(run, ActiveRun)
+        step = call.step
+        asked = run.request
+        request = InferenceRequest(
+            step.model_name,
+            call.inputs,
+            self._respond,
+            model_version=step.model_version,
+            id=asked.id,
+            outputs=step.output_names,
+            parameters=asked.parameters,
+            priority=asked.priority,
+            timeout_us=asked.timeout_us,
+            sequence_id=call.sequence.id,
+            sequence_start=call.sequence.is_start,
+            sequence_end=call.sequence.is_end,
+            context=call,
+        )
+        request.parent = run.execution
+        request.trace_context = asked.trace_context
+        call.inputs = {}  # the request has them: they go when it goes
+        run.open.add(request)
+        try:
+            self._host.submit(request)
+        except BiremeError as error:
+            self._end_call(run, request, step)
+            self._fail(run, self._name(step, error))
+        except Exception as error:
+            log.exception("ensemble '%s': failed to call %s", self._plan.name, step.label)
+            self._end_call(run, request, step)
+            self._fail(run, self._name(step, Internal(f"{type(error).__name__}: {error}")))
+        else:
+            return
+        self._due.append(run)
+
+    def _on_response(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        """Take a response of a step's model."""
+        call: StepCall = request.context
+        run = call.run
+        assert isinstance(run, ActiveRun)
+        if response.final:
+            self._end_call(run, request, call.step)
+        if response.error is not None:
+            self._fail(run, self._name(call.step, response.error))
+        elif not response.flag_only:
+            try:
+                run.take(call, response.outputs, response.parameters)
+            except InvalidArgument as error:
+                self._fail(run, self._name(call.step, error))
+        self._advance(run)
+
+    def _end_call(self, run: ActiveRun, request: InferenceRequest, step: Step) -> None:
+        run.open.discard(request)
+        run.end()
+        run.add_times(request.execution)
+        if self._limits is not None:
+            self._granted.extend(self._limits.leave(step))
+
+    def _fail(self, run: ActiveRun, error: BiremeError) -> None:
+        """Let ``run`` end with ``error`` as soon as what it has in flight has; nobody needs the answers of that."""
+        if run.error is not None:
+            return
+        run.fail(error)
+        if self._limits is not None:
+            self._limits.drop(run)
+        for request in list(run.open):
+            self._host.cancel(request)
+
+    def _name(self, step: Step, error: BiremeError) -> BiremeError:
+        """Return ``error`` with the step's name. That a step's model is gone is not the client's mistake."""
+        message = f"in ensemble '{self._plan.name}', {step.label}: {error.message}"
+        return Unavailable(message) if isinstance(error, NotFound) else type(error)(message)
+
+    def _answer(self, run: ActiveRun, answer: Answer) -> None:
+        run.is_answered = run.is_over and not run.answers
+        if run.is_answered:
+            run.set_times()
+        request = run.request
+        response = InferenceResponse(
+            request.model_name,
+            self._version,
+            request.id,
+            answer.outputs,
+            parameters=_sequence_parameters(answer.sequence),
+            final=run.is_answered,
+        )
+        self._sink.respond(request, response)
+
+    def _close(self, run: ActiveRun) -> None:
+        """End a run in which nothing is in flight any more."""
+        run.is_closed = True
+        request = run.request
+        self._runs.pop(request, None)
+        run.set_times()
+        error = run.error
+        if error is None and not run.is_answered:
+            if self._plan.is_decoupled:
+                final = InferenceResponse(request.model_name, self._version, request.id, flag_only=True)
+                self._sink.respond(request, final)
+            else:
+                error = Internal(
+                    f"{request.id_prefix}ensemble '{self._plan.name}' has ended without its outputs"
+                )
+        self._sink.finish(run.execution, error)
+
+    def __repr__(self) -> str:
+        return f"EnsembleInstance({self._plan.name!r}, {len(self._runs)} requests)"
+
+
+def _sequence_parameters(sequence: SequenceFields | None) -> dict[str, Parameter] | None:
+    if sequence is None:
+        return None
+    return {
+        "sequence_id": sequence.id,
+        "sequence_start": sequence.is_start,
+        "sequence_end": sequence.is_end,
+    }
