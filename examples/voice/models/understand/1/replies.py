@@ -61,7 +61,7 @@ def calculate(heard: str, _: datetime) -> str | None:
     sign = SIGNS.get(found[2].lower(), found[2].lower())
     if sign == "divided by" and right == 0:
         return "Nothing can be divided by 0."
-    return f"{left} {sign} {right} is {OPERATORS[sign](left, right):.6g}."
+    return f"{left} {sign} {right} is {round(OPERATORS[sign](left, right), 2):.15g}."
 
 
 def number_of(text: str) -> int:
