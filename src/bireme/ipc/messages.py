@@ -139,6 +139,18 @@ class Spilled(msgspec.Struct, array_like=True, tag=9):
     block: BlockRef
 
 
+class Hold(msgspec.Struct, array_like=True, tag=22):
+    """Send no more responses to this request, until `Resume` or `Cancel`: nobody has room for them."""
+
+    request: int
+
+
+class Resume(msgspec.Struct, array_like=True, tag=23):
+    """There is room again."""
+
+    request: int
+
+
 class Ask(msgspec.Struct, array_like=True, tag=20):
     """Do something by name, such as ``check_config``; answered by `Answer`. The backend's own, as `Start.settings` are."""
 
@@ -197,6 +209,13 @@ class CancelCall(msgspec.Struct, array_like=True, tag=14):
     call: int
 
 
+class Taken(msgspec.Struct, array_like=True, tag=24):
+    """The code that asked has taken so many more of the replies to a decoupled `Infer`; 0: it reads none any more."""
+
+    call: int
+    num: int
+
+
 class Call(msgspec.Struct, array_like=True, tag=15):
     """Ask the server for something by name, such as ``load_model``; answered by `Result` unless ``call`` is 0."""
 
@@ -237,13 +256,27 @@ class Answer(msgspec.Struct, array_like=True, tag=21):
     error: ErrorData | None = None
 
 
-ToWorker = Start | Execute | Cancel | Reply | Result | CheckReady | Finalize | Released | Spilled | Ask
+ToWorker = (
+    Start
+    | Execute
+    | Cancel
+    | Hold
+    | Resume
+    | Reply
+    | Result
+    | CheckReady
+    | Finalize
+    | Released
+    | Spilled
+    | Ask
+)
 FromWorker = (
     Started
     | Executed
     | Respond
     | Infer
     | CancelCall
+    | Taken
     | Call
     | LogLine
     | Readiness

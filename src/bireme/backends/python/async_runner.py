@@ -13,6 +13,7 @@ from inspect import iscoroutine
 from typing import Any, Final
 
 from bireme.backends.python.batches import Batch, Batches
+from bireme.backends.python.holds import paced
 from bireme.backends.python.model_file import format_error
 from bireme.backends.python.process_runtime import execution_of_task
 from bireme.backends.python.readiness import judge_readiness
@@ -109,7 +110,7 @@ class AsyncRunner:
         try:
             returned = self._model.execute(batch.start())
             if iscoroutine(returned):
-                returned = await returned
+                returned = await paced(returned, self._runtime.holds, batch.request_numbers)
             batch.finish(returned)
         except BaseException as error:  # noqa: BLE001 - SystemExit, too: it ends the batch, not the process
             batch.fail(error)

@@ -80,6 +80,11 @@ class Batch:
         except BiremeError as error:  # no memory can be mapped any more
             self._failure = error
 
+    @property
+    def request_numbers(self) -> list[int]:
+        """The numbers of its requests."""
+        return [data.number for data in self._message.requests]
+
     def start(self) -> list[InferenceRequest]:
         """Return the requests as the model sees them, in a list that is its own.
 

@@ -14,9 +14,21 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from bireme.backends.interface import Host
+from bireme.backends.python.backlog import Backlog
 from bireme.backends.python.callee import check_callee
+from bireme.backends.python.holds import size_of
 from bireme.ipc.ledger import Ledger
-from bireme.ipc.messages import Call, CancelCall, ErrorData, Infer, LogLine, Reply, ResponseData, Result
+from bireme.ipc.messages import (
+    Call,
+    CancelCall,
+    ErrorData,
+    Infer,
+    LogLine,
+    Reply,
+    ResponseData,
+    Result,
+    Taken,
+)
 from bireme.telemetry.log import get_logger, verbose_level
 from bireme.types import BiremeError, Execution, InferenceRequest, InferenceResponse, InvalidArgument
 
@@ -34,7 +46,17 @@ Executions = Mapping[int, tuple[Execution, int, int]]
 class Calls:
     """The open calls of one worker process. Loop thread only."""
 
-    __slots__ = ("_executions", "_host", "_is_closed", "_ledger", "_logger", "_open", "_send", "_tasks")
+    __slots__ = (
+        "_backlogs",
+        "_executions",
+        "_host",
+        "_is_closed",
+        "_ledger",
+        "_logger",
+        "_open",
+        "_send",
+        "_tasks",
+    )
 
     def __init__(
         self,
@@ -51,6 +73,8 @@ class Calls:
         self._executions = executions
         self._logger = get_logger(f"bireme.model.{model_name}")
         self._open: dict[int, InferenceRequest] = {}
+        self._backlogs: dict[int, Backlog] = {}
+        """Of open calls with any number of replies."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -84,10 +108,13 @@ class Calls:
             if running is not None:
                 request.parent = running[0]
             check_callee(self._host, name, data.model_version, takes_many=message.is_decoupled)
+            if message.is_decoupled:
+                self._backlogs[number] = Backlog()
             self._open[number] = request  # before it is submitted: the answer may come within that call
             self._host.submit(request)
         except BiremeError as error:
             self._open.pop(number, None)
+            self._backlogs.pop(number, None)
             # Source: whatever kept a call from being run is INTERNAL to the model, whatever its code.
             text = f"Model {name} - Error when running inference: {error.message}"
             self._send(
@@ -100,11 +127,25 @@ class Calls:
         if request is not None:
             self._host.cancel(request)
 
+    def take(self, message: Taken) -> None:
+        """The worker has read replies of a call, or reads no more of them: the callee may go on if it was held."""
+        number = message.call
+        backlog = self._backlogs.get(number)
+        if backlog is None:
+            return
+        if not message.num:
+            del self._backlogs[number]
+        if backlog.take(message.num) or (backlog.is_full and not message.num):
+            self._host.resume(self._open[number])
+
     def call(self, message: Call) -> None:
         """Do what the worker asks for by name, and answer with a `Result` if it wants one."""
         number, method, arguments = message.call, message.method, message.arguments
         if method == "metric":
             self._finish_call(number, self._metric, arguments)
+            return
+        if method == "receipt":  # for all that came before
+            self._answer_call(number, None, None)
             return
         action = _ACTIONS.get(method)
         if action is None:
@@ -131,13 +172,18 @@ class Calls:
         for request in list(self._open.values()):
             self._host.cancel(request)
         self._open.clear()
+        self._backlogs.clear()
         self._host.custom_metrics.forget(self)
 
     def _reply(self, request: InferenceRequest, response: InferenceResponse) -> None:
         """Hand a response of a called model to the worker; as `InferenceRequest.respond`."""
         number = request.context
+        backlog = self._backlogs.get(number)
         if response.final:
             self._open.pop(number, None)
+            self._backlogs.pop(number, None)
+        elif backlog is not None and backlog.add(size_of(response.outputs)):
+            self._host.hold(request)
         if self._is_closed:
             return
         failure = response.error

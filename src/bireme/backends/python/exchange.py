@@ -21,9 +21,11 @@ from bireme.ipc.messages import (
     Execute,
     Finalize,
     FromWorker,
+    Hold,
     Released,
     Reply,
     Result,
+    Resume,
 )
 from bireme.types import BiremeError, InferenceResponse
 
@@ -77,6 +79,12 @@ class Exchange:
         """Makes a task of an `Execute`."""
         self.on_cancel: Callable[[int], None] = _ignore
         """Is told the number of a request that its caller has taken back."""
+        self.on_hold: Callable[[int], None] = _ignore
+        """Is told the number of a request whose responses nobody has room for."""
+        self.on_resume: Callable[[int], None] = _ignore
+        """Is told the number of one that may have responses again."""
+        self.on_end: Callable[[], None] = _do_nothing
+        """Is told that the server wants no more, or is gone."""
         self.is_lost = False
         """Whether the server is gone."""
         self.is_forked = False
@@ -90,9 +98,11 @@ class Exchange:
             Reply: self._on_reply,
             Result: self._on_result,
             Cancel: self._on_cancel,
+            Hold: self._on_hold,
+            Resume: self._on_resume,
             Released: self._on_released,
             CheckReady: self._on_task,
-            Finalize: self._on_task,
+            Finalize: self._on_finalize,
             type(None): self._on_end,
         }
 
@@ -265,6 +275,10 @@ class Exchange:
     def _on_task(self, message: CheckReady | Finalize) -> None:
         self.tasks.deliver(message)
 
+    def _on_finalize(self, message: Finalize) -> None:
+        self.on_end()
+        self.tasks.deliver(message)
+
     def _on_reply(self, message: Reply) -> None:
         response = self._adopt(message)  # also where nobody waits for it: what it lends goes back
         receiver = self._receivers.get(message.call)
@@ -290,6 +304,12 @@ class Exchange:
     def _on_cancel(self, message: Cancel) -> None:
         self.on_cancel(message.request)
 
+    def _on_hold(self, message: Hold) -> None:
+        self.on_hold(message.request)
+
+    def _on_resume(self, message: Resume) -> None:
+        self.on_resume(message.request)
+
     def _on_released(self, message: Released) -> None:
         self.ledger.take_back(message.released)
 
@@ -301,12 +321,17 @@ class Exchange:
         if self.is_lost:
             return
         self.is_lost = True
+        self.on_end()
         for receiver in list(self._receivers.values()):
             receiver.deliver(None)
         self.tasks.deliver(None)
 
 
 def _ignore(_: Any) -> None:
+    pass
+
+
+def _do_nothing() -> None:
     pass
 
 

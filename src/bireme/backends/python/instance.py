@@ -24,6 +24,7 @@ from bireme.ipc.messages import (
     CheckReady,
     Execute,
     Executed,
+    Hold,
     Infer,
     LogLine,
     Orphaned,
@@ -31,6 +32,8 @@ from bireme.ipc.messages import (
     RequestData,
     Respond,
     ResponseData,
+    Resume,
+    Taken,
 )
 from bireme.ipc.worker_process import WorkerProcess
 from bireme.types import (
@@ -136,11 +139,9 @@ class ProcessInstance(SupervisedWorker):
 
     def cancel(self, request: InferenceRequest) -> None:
         """See `RequestInstance.cancel`."""
-        for number, candidate in self._open.items():
-            if candidate is request:
-                if self._worker is not None:
-                    self._worker.send(Cancel(number))
-                return
+        number = self._find(request)
+        if number and self._worker is not None:
+            self._worker.send(Cancel(number))
 
     def kill(self) -> None:
         """See `RequestInstance.kill`."""
@@ -149,9 +150,22 @@ class ProcessInstance(SupervisedWorker):
 
     def hold(self, request: InferenceRequest) -> None:
         """See `RequestInstance.hold`."""
+        number = self._find(request)
+        if number and self._worker is not None:
+            self._worker.send(Hold(number))
 
     def resume(self, request: InferenceRequest) -> None:
         """See `RequestInstance.resume`."""
+        number = self._find(request)
+        if number and self._worker is not None:
+            self._worker.send(Resume(number))
+
+    def _find(self, request: InferenceRequest) -> int:
+        """Return the number of an open request; 0: it is not open here."""
+        for number, candidate in self._open.items():
+            if candidate is request:
+                return number
+        return 0
 
     async def check_ready(self) -> bool:
         """See `RequestInstance.check_ready`. One question to the process answers all who ask meanwhile."""
@@ -288,6 +302,7 @@ class ProcessInstance(SupervisedWorker):
         self._handlers |= {
             Infer: calls.infer,
             CancelCall: calls.cancel,
+            Taken: calls.take,
             Call: calls.call,
             LogLine: calls.log,
         }

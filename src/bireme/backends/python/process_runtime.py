@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from bireme.backends.errors import make_error
 from bireme.backends.python.conversions import encodable, from_request, from_response
-from bireme.backends.python.exchange import UNSENDABLE, Exchange
+from bireme.backends.python.exchange import UNSENDABLE, Exchange, Waiter
+from bireme.backends.python.holds import Holds, Passage, Wake, running_loop, size_of
 from bireme.backends.python.reply_stream import FutureReceiver, ReplyStream
 from bireme.ipc.ledger import Ledger
 from bireme.ipc.messages import (
@@ -65,10 +66,15 @@ class ProcessRuntime:
         """The loop of an async model, which reads the channel."""
         self.open: dict[int, int] = {}
         """The model's requests that have no final response yet: `RUNNING`, `ABANDONED` or `RETURNED` by number."""
+        self.holds: Holds[int] = Holds()
+        self._passage = Passage(self._ask_receipt)
         self._cancelled: set[int] = set()
         self._calls = itertools.count(1)
         self._main_thread = threading.get_ident()
         exchange.on_cancel = self._note_cancel
+        exchange.on_hold = self._note_hold
+        exchange.on_resume = self.holds.release
+        exchange.on_end = self.holds.end
 
     # Other models
 
@@ -152,6 +158,10 @@ class ProcessRuntime:
             return
         exchange = self.exchange
         exchange.check_not_forked()
+        if not response.final:
+            self._await_room(number)
+            if number not in self.open:  # by another thread, or as the model has ended
+                return
         data = from_response(response, self.ledger.export)
         if response.final:
             self.close(number)
@@ -162,6 +172,33 @@ class ProcessRuntime:
             failure = ErrorData("INTERNAL", f"the response cannot be sent: {encodable(str(error))}")
             exchange.send(Respond(number, ResponseData(error=failure)))
             raise
+        if not response.final:
+            self._passage.note(size_of(response.outputs))
+
+    def _await_room(self, number: int) -> None:
+        """Return when request ``number`` is not held (any more). Where no thread reads, this one does."""
+        exchange, holds = self.exchange, self.holds
+        exchange.poll()
+        while number in holds:
+            # The loop of an async model has other tasks: the one that sends rests when it next awaits something.
+            if self.loop is not None and running_loop() is self.loop:
+                holds.owe(number)
+                return
+            waiter = Waiter()
+            if holds.join(number, partial(waiter.deliver, True)):
+                exchange.wait(waiter)
+
+    def _ask_receipt(self) -> Wake:
+        """See `Passage`."""
+        call = next(self._calls)
+        waiter = Waiter()
+        self.exchange.expect(call, waiter)
+        self.exchange.send(Call(call, "receipt", {}))
+        return partial(self._await_receipt, call, waiter)
+
+    def _await_receipt(self, call: int, waiter: Waiter) -> None:
+        self.exchange.wait(waiter)
+        self.exchange.forget(call)
 
     def abandon(self, request: InferenceRequest) -> None:
         """See `Runtime.abandon`."""
@@ -190,12 +227,18 @@ class ProcessRuntime:
     def close(self, number: int) -> None:
         """Request ``number`` needs no more responses of this run of it."""
         self.open.pop(number, None)
+        self.holds.release(number)
         if self._cancelled:
             self._cancelled.discard(number)
 
     def _note_cancel(self, number: int) -> None:
         if number in self.open:
             self._cancelled.add(number)
+            self.holds.release(number)
+
+    def _note_hold(self, number: int) -> None:
+        if number in self.open and number not in self._cancelled:
+            self.holds.hold(number)
 
     # The server
 

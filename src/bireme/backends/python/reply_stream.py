@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from bireme.backends.python.exchange import Waiter
-from bireme.ipc.messages import CancelCall
+from bireme.backends.python.holds import size_of
+from bireme.ipc.messages import CancelCall, Taken
 from bireme.types import InferenceRequest, InferenceResponse
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 _MANY_LEASES: Final = 8
 """Leases of a stream's responses that may wait for the next message: a stream is all reading, and sends none."""
+_MANY_TAKEN: Final = 16
+"""Responses that are read before the server is told; far fewer than it lets wait (`bireme.backends.python.backlog`)."""
+_MANY_BYTES: Final = 2 << 20
 
 
 class FutureReceiver:
@@ -47,7 +51,7 @@ class FutureReceiver:
 class ReplyStream(Waiter):
     """The responses of a decoupled call: `bireme.backends.python.runtime.ResponseStream`. One reader at a time."""
 
-    __slots__ = ("_call", "_is_over", "_receiver", "_request", "_runtime")
+    __slots__ = ("_call", "_is_over", "_nbytes_taken", "_num_taken", "_receiver", "_request", "_runtime")
 
     def __init__(self, runtime: ProcessRuntime, request: InferenceRequest, call: int) -> None:
         super().__init__()
@@ -56,6 +60,9 @@ class ReplyStream(Waiter):
         self._call = call
         self._is_over = False
         """The final response was read, or nobody wants it."""
+        self._num_taken = 0
+        """Since the server was told."""
+        self._nbytes_taken = 0
         self._receiver: FutureReceiver | None = None
 
     def deliver(self, message: Any) -> None:
@@ -93,9 +100,12 @@ class ReplyStream(Waiter):
 
     def close(self) -> None:
         """Nobody reads on: what still comes is dropped."""
-        self._is_over = True
-        self._runtime.exchange.forget(self._call)
+        was_over, self._is_over = self._is_over, True
+        exchange = self._runtime.exchange
+        exchange.forget(self._call)
         self.messages.clear()
+        if not was_over and not exchange.is_forked:
+            exchange.send(Taken(self._call, 0))
 
     def _wait(self) -> InferenceResponse | None:
         """Return the next response, or None after the final one."""
@@ -112,7 +122,15 @@ class ReplyStream(Waiter):
             exchange.forget(self._call)
         else:
             exchange.flush(_MANY_LEASES)
+            self._note_taken(size_of(response.outputs))
         return response
+
+    def _note_taken(self, nbytes: int) -> None:
+        self._num_taken += 1
+        self._nbytes_taken += nbytes
+        if self._num_taken >= _MANY_TAKEN or self._nbytes_taken >= _MANY_BYTES:
+            self._runtime.exchange.send(Taken(self._call, self._num_taken))
+            self._num_taken = self._nbytes_taken = 0
 
 
 def _no_result(_: Any) -> None:

@@ -11,6 +11,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from bireme.backends.python.backlog import Backlog
+from bireme.backends.python.holds import size_of
 from bireme.types import InferenceRequest, InferenceResponse
 
 
@@ -69,12 +71,27 @@ class Stream:
     Threads or one task may read it. A lock guards what has come against who waits for it.
     """
 
-    __slots__ = ("_cancel", "_is_closed", "_is_over", "_lock", "_responses", "_wake")
+    __slots__ = (
+        "_backlog",
+        "_cancel",
+        "_hold",
+        "_is_closed",
+        "_is_over",
+        "_lock",
+        "_responses",
+        "_resume",
+        "_wake",
+    )
 
-    def __init__(self, cancel: Callable[[], None]) -> None:
-        """``cancel`` takes the call back."""
+    def __init__(
+        self, cancel: Callable[[], None], hold: Callable[[], None], resume: Callable[[], None]
+    ) -> None:
+        """``cancel`` takes the call back. ``hold`` has the callee wait, on the loop; ``resume`` ends that."""
         self._cancel = cancel
+        self._hold = hold
+        self._resume = resume
         self._lock = threading.Lock()
+        self._backlog = Backlog()
         self._responses: deque[InferenceResponse] = deque()
         self._wake: Callable[[], None] | None = None
         self._is_closed = False
@@ -82,12 +99,15 @@ class Stream:
         """Its reader has had the final response."""
 
     def take(self, _request: InferenceRequest, response: InferenceResponse) -> None:
-        """Take a response; from any thread."""
+        """Take a response, on the loop."""
         with self._lock:
             if self._is_closed:
                 return
             self._responses.append(response)
+            is_full = self._backlog.add(size_of(response.outputs))
             wake, self._wake = self._wake, None
+        if is_full and not response.final:
+            self._hold()
         if wake is not None:
             with contextlib.suppress(RuntimeError):  # the reader's loop is closed
                 wake()
@@ -117,6 +137,8 @@ class Stream:
             raise end
         response = self._responses.popleft()
         self._is_over = response.final
+        if self._backlog.take():
+            self._resume()
         return response
 
     def cancel(self) -> None:
@@ -128,6 +150,8 @@ class Stream:
         with self._lock:
             self._is_closed = True
             self._responses.clear()
+            if self._backlog.is_full:
+                self._resume()
 
 
 def _waker(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> Callable[[], None]:

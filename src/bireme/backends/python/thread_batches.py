@@ -10,6 +10,7 @@ from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from bireme.backends.python.batch import check_open, check_returned, failure_text, is_rescheduled
+from bireme.backends.python.holds import paced
 from bireme.backends.python.pb_utils.request import InferenceRequest as ModelRequest, Served
 from bireme.backends.python.process_runtime import ABANDONED, RETURNED, RUNNING
 from bireme.types import BackendFailed, Execution, InferenceRequest, InferenceResponse, Tensor
@@ -39,6 +40,7 @@ class Batches:
         self.model = model
         self._runtime = model.runtime
         self._instance_name = instance_name
+        self.is_decoupled = is_decoupled
         self._served = Served(model.runtime, output_names, is_decoupled)
         self._all_outputs = output_names or None
 
@@ -108,7 +110,7 @@ class Batches:
                 outcome[index] = self._refuse_again(request)
             elif opened.get(request) == ABANDONED or (request in opened and wrapped[index].sender is None):
                 # Its sender was dropped, or never asked for.
-                opened.pop(request, None)
+                self._runtime.close_request(request)
                 outcome[index] = self._runtime.orphan_response(request)
             elif request in opened:
                 opened[request] = RETURNED
@@ -116,7 +118,7 @@ class Batches:
     def fail(self, error: BaseException, requests: list[InferenceRequest]) -> BackendFailed:
         """Return the answer to all of a batch's requests that are open, when ``execute`` raised ``error``."""
         for request in requests:
-            self._runtime.open.pop(request, None)
+            self._runtime.close_request(request)
         text = failure_text(error, self._instance_name)
         log.error("%s", text)
         return BackendFailed(text)
@@ -156,7 +158,7 @@ class Batches:
             execution.compute_input_end_ns = _now_ns()
             returned = self.model.execute(wrapped)
             if iscoroutine(returned):
-                returned = await returned
+                returned = await paced(returned, self._runtime.holds, requests)
             execution.compute_output_start_ns = _now_ns()
             outcome = self.settle(returned, wrapped, requests)
         except BaseException as error:  # noqa: BLE001 - as in `run`

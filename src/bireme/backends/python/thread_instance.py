@@ -239,13 +239,17 @@ class ThreadInstance:
             runtime.direct.pop(request, None)
 
     def cancel(self, request: InferenceRequest) -> None:
-        """Nothing is to do: the model sees the request's own flag."""
+        """See `RequestInstance.cancel`. The model sees the request's own flag."""
+        self._runtime.holds.release(request)
 
     def hold(self, request: InferenceRequest) -> None:
         """See `RequestInstance.hold`."""
+        if self.batches.is_decoupled:
+            self._runtime.hold(request)
 
     def resume(self, request: InferenceRequest) -> None:
         """See `RequestInstance.resume`."""
+        self._runtime.holds.release(request)
 
     async def check_ready(self) -> bool:
         """See `RequestInstance.check_ready`. One question answers all who ask meanwhile."""
@@ -280,12 +284,13 @@ class ThreadInstance:
             execution.compute_output_start_ns = execution.compute_end_ns = time.monotonic_ns()
             sink.finish(execution, error)
         for request in list(self._runtime.open):  # of decoupled models: their executions have ended
-            self._runtime.open.pop(request, None)
+            self._runtime.close_request(request)
             sink.respond(request, self._runtime.error_response(request, error))
         sink.change()
 
     def close(self) -> None:
         """See `Instance.close`: the model is finalised, unless its thread is stuck."""
+        self._runtime.holds.end()
         self._thread.end(None if self.unavailable is None else _STUCK_S)
 
     def _report(self, execution: Execution, requests: list[InferenceRequest], outcome: Outcome) -> None:

@@ -20,6 +20,7 @@ from bireme.backends.interface import Host, ResponseSink
 from bireme.backends.loop_calls import LoopCalls
 from bireme.backends.python import runtime
 from bireme.backends.python.callee import check_callee
+from bireme.backends.python.holds import Holds, Passage, Wake, running_loop, size_of
 from bireme.backends.python.process_runtime import ABANDONED, RETURNED, RUNNING
 from bireme.backends.python.thread_answers import Answer, Stream, TaskAnswer
 from bireme.telemetry.log import get_logger, verbose_level
@@ -40,6 +41,9 @@ _NO_ANSWER: Final = frozenset({"increment", "set", "observe", "drop_series", "dr
 _VERBOSE: Final = 5
 """The level of verbose lines, as models say it."""
 
+_LOOK_S: Final = 1.0
+"""Between two looks of a thread that waits for the loop, which may have been closed meanwhile."""
+
 execution_of_context: Final[ContextVar[Execution | None]] = ContextVar("execution", default=None)
 """The execution whose code is running here, in threads and tasks that run ``execute``."""
 
@@ -57,12 +61,14 @@ class ThreadRuntime:
         """The requests that have no final response yet: `RUNNING`, `ABANDONED` or `RETURNED`."""
         self.direct: dict[InferenceRequest, Answer] = {}
         """The requests of callers that wait on their own threads for them."""
+        self.holds: Holds[InferenceRequest] = Holds()
         self.may_call = False
         """Whether it executes requests, so that its code may ask other models."""
         self.logs_to_stderr = False
         """Whether its lines are no part of the server's log (``auto_complete_config``)."""
         self.sink: ResponseSink | None = None
         self.loop_calls = LoopCalls(host.loop)
+        self._passage = Passage(self._ask_receipt)
         self._host = host
         self._logger = get_logger(f"bireme.model.{model_name}")
 
@@ -96,7 +102,12 @@ class ThreadRuntime:
 
     def stream(self, request: InferenceRequest) -> Stream:
         """See `Runtime.stream`."""
-        stream = Stream(lambda: self._take_back(request))
+        host, put = self._host, self.loop_calls.put
+        stream = Stream(
+            lambda: put(host.cancel, request),
+            lambda: host.hold(request),
+            lambda: put(host.resume, request),
+        )
         self._send(request, stream.take, is_decoupled=True)
         return stream
 
@@ -138,8 +149,50 @@ class ThreadRuntime:
         if request not in self.open:
             return
         if response.final:
-            self.open.pop(request, None)
-        self._deliver_soon(request, self.stamp(response))
+            self.close_request(request)
+            self._deliver_soon(request, self.stamp(response))
+            return
+        self._await_room(request)
+        if request in self.open:  # still
+            self._deliver_soon(request, self.stamp(response))
+            self._passage.note(size_of(response.outputs))
+
+    def hold(self, request: InferenceRequest) -> None:
+        """Have senders to ``request`` wait, until it is released, cancelled or has had its final response."""
+        if not request.cancelled:
+            self.holds.hold(request)
+        if request not in self.open:  # it may have had its final response, and nobody would release it
+            self.holds.release(request)
+
+    def close_request(self, request: InferenceRequest) -> None:
+        """``request`` needs no more responses."""
+        self.open.pop(request, None)
+        self.holds.release(request)
+
+    def _await_room(self, request: InferenceRequest) -> None:
+        """Return when ``request`` is not held (any more)."""
+        holds = self.holds
+        while request in holds:
+            if running_loop() is not None:
+                holds.owe(request)
+                return
+            lock = threading.Lock()
+            lock.acquire()
+            if holds.join(request, lock.release):
+                lock.acquire()
+
+    def _ask_receipt(self) -> Wake:
+        """See `Passage`."""
+        lock = threading.Lock()
+        lock.acquire()
+        self.loop_calls.put(lock.release)
+
+        def wait() -> None:
+            while not lock.acquire(timeout=_LOOK_S):
+                if self.loop_calls.loop.is_closed():
+                    return
+
+        return wait
 
     def abandon(self, request: InferenceRequest) -> None:
         """See `Runtime.abandon`. Called by the garbage collector, in any thread."""
@@ -147,7 +200,7 @@ class ThreadRuntime:
         if state == RUNNING:
             self.open[request] = ABANDONED
         elif state == RETURNED:
-            self.open.pop(request, None)
+            self.close_request(request)
             self._deliver_soon(request, self.orphan_response(request))
 
     def orphan_response(self, request: InferenceRequest) -> InferenceResponse:
@@ -234,6 +287,7 @@ class ThreadRuntime:
     def close(self) -> None:
         """Let go of what the model holds in the server."""
         self.may_call = False
+        self.holds.end()
         self.loop_calls.put(self._host.custom_metrics.forget, self)
 
     def __repr__(self) -> str:
