@@ -16,7 +16,8 @@ def load(path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Import a program by its path in ``examples``; those beside it can be imported from it."""
     file = EXAMPLES / path
     monkeypatch.syspath_prepend(str(file.parent))
-    monkeypatch.delitem(sys.modules, "build", raising=False)  # other examples have one of that name, too
+    for name in [name for name, module in sys.modules.items() if _is_example(module)]:
+        monkeypatch.delitem(sys.modules, name)  # other examples have a build, a client … too
     spec = importlib.util.spec_from_file_location(f"example_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
@@ -24,3 +25,7 @@ def load(path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
     return module
+
+
+def _is_example(module: ModuleType) -> bool:
+    return (getattr(module, "__file__", None) or "").startswith(str(EXAMPLES))
