@@ -16,7 +16,7 @@ def load(path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Import a program by its path in ``examples``; those beside it can be imported from it."""
     file = EXAMPLES / path
     monkeypatch.syspath_prepend(str(file.parent))
-    for name in [name for name, module in sys.modules.items() if _is_example(module)]:
+    for name in [name for name, module in list(sys.modules.items()) if _is_example(module)]:
         monkeypatch.delitem(sys.modules, name)  # other examples have a build, a client … too
     spec = importlib.util.spec_from_file_location(f"example_{file.stem}", file)
     assert spec is not None
