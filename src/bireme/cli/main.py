@@ -15,6 +15,7 @@ import bireme
 from bireme.cli.infer import infer
 from bireme.cli.repo import repo
 from bireme.cli.serve import serve
+from bireme.cli.trace import trace
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -25,6 +26,7 @@ def cli() -> None:
 
 cli.add_command(serve)
 cli.add_command(infer)
+cli.add_command(trace)
 cli.add_command(repo)
 
 

@@ -14,6 +14,7 @@ from bireme.cli.flags import SECTIONS, Feature, Flag
 from bireme.cli.infer import infer
 from bireme.cli.options import describe_default
 from bireme.cli.repo import check
+from bireme.cli.trace import trace
 
 _HEAD = """\
 # Command line
@@ -59,6 +60,8 @@ def write_reference() -> str:
             *_serve_sections(),
             "\n## `bireme infer`\n\n",
             *_command(infer, "bireme infer MODEL [INPUT]..."),
+            "\n## `bireme trace`\n\n",
+            *_command(trace, "bireme trace MODEL [INPUT]..."),
             "\n## `bireme repo check`\n\n",
             *_command(check, "bireme repo check PATH..."),
         )

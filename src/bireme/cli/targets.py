@@ -120,7 +120,7 @@ class RemoteServer:
 
 
 class LocalRepository:
-    """A server of our own in this process, with one model loaded."""
+    """A server of our own in this process, with one model or several loaded."""
 
     def __init__(self, server: BlockingServer, repository: Path) -> None:
         self._server = server
@@ -128,14 +128,17 @@ class LocalRepository:
 
     @classmethod
     @contextmanager
-    def open(cls, repository: str, model: str) -> Iterator[LocalRepository]:
-        """Load ``model``, and unload it at the end.
+    def open(cls, repository: str, models: tuple[str, ...]) -> Iterator[LocalRepository]:
+        """Load ``models``, ``("*",)`` for all, and unload them at the end.
 
         Raises:
-            BiremeError: the model cannot be loaded.
+            BiremeError: one cannot be loaded; of all, those that can are enough.
         """
         options = ServerOptions(
-            model_repository=(repository,), model_control_mode="explicit", load_model=(model,)
+            model_repository=(repository,),
+            model_control_mode="explicit",
+            load_model=models,
+            exit_on_error=models != ("*",),
         )
         with Server(options=options) as server:
             yield cls(server, Path(repository))

@@ -34,13 +34,13 @@ class Span:
     )
 
     def __init__(
-        self, model: str, version: int, id: str, start_ns: int, depth: int, budget: list[int]
-    ) -> None:  # noqa: A002
+        self, model: str, version: int, request_id: str, start_ns: int, depth: int, budget: list[int]
+    ) -> None:
         """``budget`` holds one number: how many spans the trace may still get; all of its spans share it."""
         self.model = model
         self.version = version
         """-1: the latest, as long as nobody has said which that is."""
-        self.id = id
+        self.id = request_id
         self.start_ns = start_ns
         self.budget = budget
         self.depth = depth
