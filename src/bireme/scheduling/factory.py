@@ -17,12 +17,11 @@ def build_scheduler(config: ModelConfig, *, hold_until: int = 0) -> Scheduler:
     Raises:
         Unsupported: the configuration chooses a scheduler that does not exist yet; names the field.
     """
-    for field in ("sequence_batching", "ensemble_scheduling"):
-        if getattr(config, field) is not None:
-            raise Unsupported(
-                f"model '{config.name}': '{field}' in its configuration is not supported yet; a model may have "
-                "'dynamic_batching' or no scheduling choice"
-            )
+    if config.sequence_batching is not None:
+        raise Unsupported(
+            f"model '{config.name}': 'sequence_batching' in its configuration is not supported yet; a model may have "
+            "'dynamic_batching', 'ensemble_scheduling' or no scheduling choice"
+        )
     if config.dynamic_batching is not None:
         return DynamicBatcher(
             config.name, config.dynamic_batching, config.max_batch_size, hold_until=hold_until

@@ -65,6 +65,10 @@ class EnsembleInstance:
         self._runs[run.request] = run
         self._advance(run)
 
+    def call(self, execution: Execution) -> InferenceResponse:
+        """Not to be called: its steps need the loop."""
+        raise NotImplementedError
+
     def cancel(self, request: InferenceRequest) -> None:
         """See `RequestInstance.cancel`: steps that wait are taken back, those that run are told."""
         run = self._runs.get(request)
