@@ -5,7 +5,7 @@ Times are microseconds since the traced request came.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -63,22 +63,21 @@ class Step:
             yield from call.walk()
 
 
-def read_step(record: Mapping[str, Any], ensembles: Collection[str] = (), until: float | None = None) -> Step:
-    """Return what the JSON object of a trace tells.
+def read_step(record: Mapping[str, Any], until: float | None = None) -> Step:
+    """Return what the JSON object of a trace tells. ``until`` is when the request at its top was answered.
 
-    What the models ``ensembles`` do themselves is no computing but the way between their steps. ``until`` is when the
-    traced request was answered.
+    What an ensemble does itself is no computing but the way between its steps.
     """
     start = float(record["request_start"])
     end = float(record.get("request_end", start if until is None else until))
     until = end if until is None else until
     calls = tuple(
         sorted(
-            (read_step(each, ensembles, until) for each in record.get("calls", ())),
+            (read_step(each, until) for each in record.get("calls", ())),
             key=lambda step: (step.start, step.end),
         )
     )
-    own = Phase.BETWEEN if record["model"] in ensembles else Phase.COMPUTE
+    own = Phase.BETWEEN if record.get("ensemble") else Phase.COMPUTE
     segments = list(_segments(record, start, end, own))
     if calls:
         segments = [part for segment in segments for part in _without_calls(segment, own, calls)]

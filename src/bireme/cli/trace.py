@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
@@ -83,7 +82,7 @@ def trace(
 
             click.echo(orjson.dumps(median.trace).decode())
         else:
-            _show(target, found, median, shows_all=shows_all)
+            _show(found, median, shows_all=shows_all)
 
 
 def _run(target: Target, call: Call) -> Run:
@@ -107,7 +106,7 @@ def _run(target: Target, call: Call) -> Run:
     return Run(orjson.loads(text), answer.took_ms * 1e3)
 
 
-def _show(target: Target, runs: list[Run], median: Run, *, shows_all: bool) -> None:
+def _show(runs: list[Run], median: Run, *, shows_all: bool) -> None:
     from rich.console import Console
 
     from bireme.cli.steps import read_step
@@ -130,25 +129,7 @@ def _show(target: Target, runs: list[Run], median: Run, *, shows_all: bool) -> N
         facts.append(f"median of {len(runs)} runs, {fastest} to {slowest}")
     console.print(", ".join(facts))
     console.print()
-    ensembles = {model for model in set(_callers(median.trace)) if _is_ensemble(target, model)}
-    root = read_step(median.trace, ensembles)
+    root = read_step(median.trace)
     Waterfall(root, clock, symbols, shows_all=shows_all).show(console)
     console.print()
     show_shares(console, root, clock, symbols)
-
-
-def _callers(record: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of the models that called others."""
-    for call in record.get("calls", ()):
-        yield from _callers(call)
-    if "calls" in record:
-        yield record["model"]
-
-
-def _is_ensemble(target: Target, model: str) -> bool:
-    from bireme.types import BiremeError
-
-    try:
-        return bool(target.config(model, -1).get("platform") == "ensemble")
-    except BiremeError:  # it has gone meanwhile
-        return False

@@ -30,6 +30,7 @@ class Answers:
     __slots__ = (
         "_failure_reason",
         "_is_decoupled",
+        "_is_ensemble",
         "_name",
         "_on_idle",
         "_order",
@@ -48,6 +49,7 @@ class Answers:
         statistics: ModelStatistics,
         *,
         is_decoupled: bool,
+        is_ensemble: bool,
         order: ResponseOrder | None,
         on_idle: Callable[[], None],
         failure_reason: str = BackendFailed.reason,
@@ -60,6 +62,7 @@ class Answers:
         self._name = name
         self._version = version
         self._is_decoupled = is_decoupled
+        self._is_ensemble = is_ensemble
         self._order = order
         self._on_idle = on_idle
         self._failure_reason = failure_reason
@@ -178,7 +181,10 @@ class Answers:
         if response.final:
             self._end(request)
             if request.trace is not None:
-                end_span(request, response, self._name, self._version, is_decoupled=self._is_decoupled)
+                request.trace.set_model(
+                    self._name, self._version, is_decoupled=self._is_decoupled, is_ensemble=self._is_ensemble
+                )
+                end_span(request, response)
         try:
             request.respond(request, response)
         except Exception:  # one caller's fault must not cost the batch's other requests their answers

@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from bireme.engine.instances import RequestSlot, Slot, TensorSlot
-from bireme.telemetry.spans import end_span
+from bireme.telemetry.spans import begin_call, end_span
 from bireme.types import BiremeError, Execution, InferenceRequest, InferenceResponse
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class DirectCalls:
                 return None
             model.validator.check(request)
             execution.batch_size = request.batch_size
+            if caller is not None:
+                begin_call(request, caller)
             request.start_ns = request.queue_ns = execution.compute_start_ns = _now_ns()
             request.execution = execution
             execution.holder = slot
@@ -78,7 +80,8 @@ class DirectCalls:
             if model.has_waiting:  # what came meanwhile found no free instance
                 model.wake()
         if request.trace is not None:
-            end_span(request, response, model.name, model.version, is_decoupled=False)
+            request.trace.set_model(model.name, model.version)
+            end_span(request, response)
         self._done.append((request, execution, response))
         if not self._is_settling:
             self._is_settling = True

@@ -89,6 +89,7 @@ class Model:
             self.version,
             statistics,
             is_decoupled=self.is_decoupled,
+            is_ensemble=prepared.config.ensemble_scheduling is not None,
             order=ResponseOrder() if batching is not None and batching.preserve_ordering else None,
             on_idle=self._note_idle,
             # An ensemble's failures are those of its members, where they count with their own reasons. Source: Triton.

@@ -51,12 +51,12 @@ class ModelHost:
         model = self._look_up(request.model_name, request.model_version)
         if model is None or model.direct_calls is None:
             return None
-        if request.parent is not None:
-            spans.begin_call(request, request.parent)
         try:
             return model.direct_calls.call(request)
         except BiremeError as error:
-            spans.refuse_call(request, error)
+            if request.parent is not None:
+                spans.begin_call(request, request.parent)
+                spans.refuse_call(request, error)
             raise
 
     def cancel(self, request: InferenceRequest) -> None:

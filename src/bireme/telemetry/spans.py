@@ -93,39 +93,37 @@ def note_response(span: Span) -> None:
     span.first_response_ns = span.first_response_ns or _now_ns()
 
 
-def end_span(
-    request: InferenceRequest, response: InferenceResponse, name: str, version: int, *, is_decoupled: bool
-) -> None:
-    """Complete the span of ``request``, which ``response`` ends; that of the traced client gets the whole tree. Any thread.
+def end_span(request: InferenceRequest, response: InferenceResponse) -> None:
+    """Complete the span of ``request``, whose model is known and whose last response is ``response``. Any thread.
 
-    ``name`` and ``version`` are those of the model that answers.
+    The response of the request that the trace was asked for gets the whole tree.
     """
     span = request.trace
     assert span is not None
-    now_ns = _now_ns()
-    span.model, span.version = name, version
-    span.end_ns = now_ns
+    span.end_ns = _now_ns()
     span.queue_ns = request.queue_ns
     span.rows = request.batch_size
     if response.error is not None:
         span.error = _clean(response.error.message)
-    if is_decoupled and not response.flag_only:
+    if span.is_decoupled and not response.flag_only:
         note_response(span)
     if request.execution is not None:
-        _take_times(span, request.execution, now_ns, is_decoupled=is_decoupled)
+        _take_times(span, request.execution)
     if span.depth == 0:
         response.parameters = {**(response.parameters or {}), TRACE_PARAMETER: write_trace(span)}
 
 
-def _take_times(span: Span, execution: Execution, now_ns: int, *, is_decoupled: bool) -> None:
+def _take_times(span: Span, execution: Execution) -> None:
     span.batch_size = execution.batch_size
     span.close_reason = str(execution.close_reason)
     span.compute_start_ns = execution.compute_start_ns
+    if span.is_ensemble:  # the other times of its execution are sums over its steps
+        return
     span.compute_input_end_ns = execution.compute_input_end_ns or execution.compute_start_ns
     # A decoupled model goes on after its execute; others may answer before that has ended.
-    goes_on = is_decoupled or not execution.compute_end_ns
-    span.compute_output_start_ns = now_ns if goes_on else execution.compute_output_start_ns
-    span.compute_end_ns = now_ns if goes_on else execution.compute_end_ns
+    goes_on = span.is_decoupled or not execution.compute_end_ns
+    span.compute_output_start_ns = span.end_ns if goes_on else execution.compute_output_start_ns
+    span.compute_end_ns = span.end_ns if goes_on else execution.compute_end_ns
 
 
 def write_trace(root: Span) -> str:
@@ -142,6 +140,8 @@ def to_json(span: Span, origin_ns: int) -> dict[str, Any]:
     found: dict[str, Any] = {"model": span.model}
     if span.version != -1:
         found["version"] = span.version
+    if span.is_ensemble:
+        found["ensemble"] = True
     if span.id:
         found["id"] = span.id
     for key, time_ns in (

@@ -24,6 +24,8 @@ class Span:
         "error",
         "first_response_ns",
         "id",
+        "is_decoupled",
+        "is_ensemble",
         "model",
         "num_dropped",
         "num_responses",
@@ -45,6 +47,8 @@ class Span:
         self.budget = budget
         self.depth = depth
         """How many calls lie above it; 0: the request came from outside, and its answer tells the trace."""
+        self.is_decoupled = False
+        self.is_ensemble = False
         self.children: list[Span] = []
         self.num_dropped = 0
         """Calls of this request that are not among ``children``, as the trace was full."""
@@ -63,6 +67,15 @@ class Span:
         self.num_responses = 0
         self.first_response_ns = 0
         self.error: str | None = None
+
+    def set_model(
+        self, name: str, version: int, *, is_decoupled: bool = False, is_ensemble: bool = False
+    ) -> None:
+        """Say which model answered."""
+        self.model = name
+        self.version = version
+        self.is_decoupled = is_decoupled
+        self.is_ensemble = is_ensemble
 
     def __repr__(self) -> str:
         return f"Span({self.model!r} v{self.version}, {len(self.children)} calls)"
