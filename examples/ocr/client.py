@@ -8,7 +8,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -21,30 +23,55 @@ PICTURES = HERE / "pictures"
 OUT = HERE / "out"
 SAMPLES = ("sample.png", "receipt.png", "receipt_turned.png", "page.png", "motorcycle.png")
 COLOUR = (0, 110, 200)
+MIN_WIDTH = 800
+"""Smaller pictures are enlarged, by a whole number, to draw into them."""
 
 
 def ask(client: triton.InferenceServerClient, model: str, content: bytes, **options: object) -> Found:
     """Return what the picture in a file says."""
+    return found_in(client.infer(model, [tensor_of(content)], **options))
+
+
+def ask_all(client: triton.InferenceServerClient, model: str, contents: list[bytes]) -> list[Found]:
+    """Ask about several pictures at once, one request each; the client needs as many connections."""
+    pending = [client.async_infer(model, [tensor_of(content)]) for content in contents]
+    return [found_in(each.get_result()) for each in pending]
+
+
+def tensor_of(content: bytes) -> triton.InferInput:
+    """Return the input that a picture in a file is."""
     tensor = triton.InferInput("PICTURE", [1], "BYTES")
     tensor.set_data_from_numpy(np.array([content], np.object_))
-    result = client.infer(model, [tensor], **options)
+    return tensor
+
+
+def found_in(result: triton.InferResult) -> Found:
+    """Return what a response says."""
     texts = [text.decode() for text in result.as_numpy("TEXT")]
     return Found(result.as_numpy("BOXES"), texts, result.as_numpy("SCORES").tolist())
 
 
+def ask_gateway(url: str, content: bytes) -> Found:
+    """Return what the gateway says of it."""
+    with urllib.request.urlopen(f"http://{url}/ocr", content) as answer:
+        found = json.load(answer)
+    boxes = np.array(found["BOXES"], np.float32).reshape(-1, 4, 2)
+    return Found(boxes, found["TEXT"], found["SCORES"])
+
+
 def draw(picture: Image.Image, found: Found) -> Image.Image:
-    """Return the picture with its boxes, and beside it each text at the place of its box, turned as it is."""
-    beside = Image.new("RGB", picture.size, "white")
-    drawn = picture.convert("RGB")
-    for box, text in zip(found.boxes, found.texts, strict=True):
+    """Return the picture with its boxes and, beside it, each text where its box is and turned as it is."""
+    scale = max(1, MIN_WIDTH // picture.width)
+    size = (picture.width * scale, picture.height * scale)
+    drawn, read = picture.convert("RGB").resize(size), Image.new("RGB", size, "white")
+    for box, text in zip(found.boxes * scale, found.texts, strict=True):
         corners = [tuple(corner) for corner in box.tolist()]
-        for target in (drawn, beside):
-            ImageDraw.Draw(target).polygon(corners, outline=COLOUR, width=2)
+        ImageDraw.Draw(drawn).polygon(corners, outline=COLOUR, width=2)
         ImageDraw.Draw(drawn).circle(corners[0], 4, fill=COLOUR)  # where the text begins
-        write(beside, box, text)
-    both = Image.new("RGB", (2 * picture.width + 8, picture.height), COLOUR)
+        write(read, box, text)
+    both = Image.new("RGB", (2 * drawn.width + 8, drawn.height), COLOUR)
     both.paste(drawn, (0, 0))
-    both.paste(beside, (picture.width + 8, 0))
+    both.paste(read, (drawn.width + 8, 0))
     return both
 
 
@@ -52,17 +79,14 @@ def write(picture: Image.Image, box: np.ndarray, text: str) -> None:
     """Write a text into its box."""
     along, down = box[1] - box[0], box[3] - box[0]
     width, height = max(round(np.hypot(*along)), 1), max(round(np.hypot(*down)), 1)
-    font = ImageFont.load_default(size=max(height * 0.7, 6))
-    _, top, right, bottom = font.getbbox(text)
-    label = Image.new("L", (max(round(right), 1) + 4, max(round(bottom + top), 1)))
-    ImageDraw.Draw(label).text((2, 0), text, fill=255, font=font)
+    font = ImageFont.load_default(size=64)
+    label = Image.new("L", (max(round(font.getlength(text)), 1), 96))  # 16 above and below the letters
+    ImageDraw.Draw(label).text((0, 68), text, fill=255, font=font, anchor="ls")
     label = label.resize((width, height))
     # From a pixel of the picture to one of the label.
-    x, y = along / max(np.dot(along, along), 1) * width, down / max(np.dot(down, down), 1) * height
-    matrix = (*x, -np.dot(x, box[0]), *y, -np.dot(y, box[0]))
-    mask = label.transform(
-        picture.size, Image.Transform.AFFINE, [float(value) for value in matrix], Image.Resampling.BILINEAR
-    )
+    x, y = along / max(width, 1), down / max(height, 1)
+    matrix = [float(value) for value in (*x, -x @ box[0], *y, -y @ box[0])]
+    mask = label.transform(picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
     picture.paste("black", (0, 0), mask)
 
 

@@ -36,6 +36,10 @@ class Gateway:
         """
         return await ocr_steps.read_picture(self._call, ocr_steps.decode(content), self._alphabet)
 
+    async def is_ready(self) -> bool:
+        """Whether the server is."""
+        return bool(await self._client.is_server_ready())
+
     async def close(self) -> None:
         """Close the connection."""
         await self._client.close()
@@ -61,11 +65,15 @@ async def make_app(url: str) -> web.Application:
             return web.json_response({"error": error.message()}, status=502)
         return web.json_response({"BOXES": found.boxes.tolist(), "TEXT": found.texts, "SCORES": found.scores})
 
+    async def ready(_: web.Request) -> web.Response:
+        return web.Response(status=200 if await gateway.is_ready() else 503)
+
     async def close(_: web.Application) -> None:
         await gateway.close()
 
     app = web.Application(client_max_size=MAX_PICTURE_SIZE)
     app.router.add_post("/ocr", answer)
+    app.router.add_get("/ready", ready)
     app.on_cleanup.append(close)
     return app
 
