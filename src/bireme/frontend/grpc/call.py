@@ -287,6 +287,9 @@ class Call(MessageReader):
     def drain(self) -> None:
         """The server takes no more calls: end this one as soon as nothing is under way for it."""
 
+    def note_taken(self) -> None:
+        """The client has taken all that was sent on the stream."""
+
     def _settle(self) -> None:
         """Note that the call is over; its client is told by the caller."""
         self.is_done = True
@@ -360,6 +363,9 @@ class _Ended:
         """Do nothing: the status has been decided."""
 
     def drain(self) -> None:
+        """Do nothing."""
+
+    def note_taken(self) -> None:
         """Do nothing."""
 
     def sweep(self, most: int) -> None:

@@ -324,6 +324,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def stream_drained(self, stream: Stream) -> None:
         """Count its answers no more. What waits for that goes on after they have been written."""
         self._unsent_streams.pop(stream.id, None)
+        stream.receiver.note_taken()  # type: ignore[attr-defined]
 
     def ping_acknowledged(self, data: bytes) -> None:
         """Nothing to do: whatever comes shows that the client is there."""

@@ -25,6 +25,7 @@ from bireme.frontend.grpc.infer import (
     pack,
 )
 from bireme.frontend.inference import INLINE_INFLATE_SIZE, check_bytes, complete, has_large_bytes
+from bireme.frontend.pace import Pace
 from bireme.frontend.work import INTERNAL_ERROR
 from bireme.telemetry.log import get_logger
 from bireme.types import BiremeError, Buffer, InferenceRequest, InferenceResponse
@@ -72,6 +73,8 @@ class _Item:
         "is_encoding",
         "model",
         "num_held",
+        "num_ready_bytes",
+        "pace",
         "ready",
         "request",
     )
@@ -90,10 +93,16 @@ class _Item:
         self.is_encoding = False
         """Whether a response is being completed, so that later ones must wait."""
         self.ready: deque[EncodedMessage | bytes] = deque()
+        self.num_ready_bytes = 0
+        self.pace = Pace(call.api.options.max_unsent_bytes)
 
     def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
         """Take a response of the engine; never raises."""
         self.call.take_response(self, request, response)
+
+
+def _size_of(encoded: EncodedMessage | bytes) -> int:
+    return len(encoded) if isinstance(encoded, bytes) else encoded.nbytes
 
 
 class StreamInferCall(Call):
@@ -267,7 +276,9 @@ class StreamInferCall(Call):
             request_id = peek_request_id(message)
             self._order.append(item)
         item.is_complete = True
-        item.ready.append(encode_stream_error(self._text_of(error), id=request_id))
+        told = encode_stream_error(self._text_of(error), id=request_id)
+        item.ready.append(told)
+        item.num_ready_bytes += len(told)
         self._send_ready(item)
         self._is_beginning = False
 
@@ -294,6 +305,7 @@ class StreamInferCall(Call):
             encoded = self._tell(error, request, is_final=response.final)
         if encoded is not None:
             item.ready.append(encoded)
+            item.num_ready_bytes += _size_of(encoded)
         self._send_ready(item)
 
     def _tell(self, error: Exception, request: InferenceRequest, *, is_final: bool) -> bytes | None:
@@ -336,6 +348,7 @@ class StreamInferCall(Call):
         """Send the responses whose turn has come, those of ``item`` and of what stood behind it; begin what may begin then."""
         if item.is_decoupled:
             self._send_item(item)
+            self._keep_pace(item)
         else:
             order = self._order
             while order and self._send_item(order[0]):
@@ -347,6 +360,7 @@ class StreamInferCall(Call):
         ready = item.ready
         while ready and not item.is_encoding and not self.is_done:
             encoded = ready.popleft()
+            item.num_ready_bytes -= _size_of(encoded)
             if self.stream.unsent_size > self.api.options.max_unsent_bytes and item.is_decoupled:
                 # The others were begun with room for their response; such a model goes on and on.
                 self.take_error(Refusal(Status.RESOURCE_EXHAUSTED, "the client reads no answers"))
@@ -361,6 +375,21 @@ class StreamInferCall(Call):
             return False
         self._close(item)
         return True
+
+    def _keep_pace(self, item: _Item) -> None:
+        """Have a decoupled model wait for a client that is far behind."""
+        if item.request is not None and not self.is_done:
+            item.pace.look(item.request, self.stream.unsent_size + item.num_ready_bytes)
+
+    def note_taken(self) -> None:
+        """Let models go on that wait for the client. Not at once: the connection is busy with its streams."""
+        if any(item.pace.is_held for item in self._items):
+            self.connection.loop.call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        for item in tuple(self._items):
+            if item.pace.is_held:
+                self._keep_pace(item)
 
     async def _finish(self, item: _Item, encoded: EncodedMessage) -> None:
         """Complete a response that takes its time, and then what waits behind it."""

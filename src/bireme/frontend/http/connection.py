@@ -103,6 +103,7 @@ class HttpConnection(RequestReceiver):
 
     def _abandon(self, exchange: Exchange) -> None:
         exchange.is_answered = True
+        exchange.on_room = None
         exchange.status = CLIENT_LEFT
         self._statuses[CLIENT_LEFT] += 1
         if self._log_access is not None:
@@ -121,8 +122,14 @@ class HttpConnection(RequestReceiver):
     def resume_writing(self) -> None:
         """Read again."""
         self._is_writing_paused = False
+        self._tell_room()
         self._take_held()
         self._update_reading()
+
+    def _tell_room(self) -> None:
+        """Tell the answer that is being sent in parts that its client has taken some."""
+        if self._queue and (on_room := self._queue[0].on_room) is not None:
+            on_room()
 
     # Requests → routes
 
@@ -199,6 +206,7 @@ class HttpConnection(RequestReceiver):
             first.pieces = None
             first.size = 0
             if not first.is_answered:  # these were parts, and there will be more
+                self._tell_room()
                 break
             queue.popleft()
             if first.stream is not None and not first.stream.is_chunked:
@@ -228,7 +236,7 @@ class HttpConnection(RequestReceiver):
         self._statuses[exchange.status] += 1
         if self._log_access is not None:
             self._log_access(exchange, size)
-        exchange.request = None
+        exchange.request = exchange.on_room = None
         if self._queue[0] is not exchange:
             return
         if exchange.stream is not None and not exchange.stream.is_chunked:

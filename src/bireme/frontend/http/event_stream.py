@@ -1,7 +1,8 @@
 """EventStream: the responses of one request as server-sent events.
 
-The status is that of the first response; later errors are events. A client that does not read makes its own connection
-wait, and then loses it: a model cannot be paused, so what it sends is kept up to `HttpOptions.max_unsent_bytes`.
+The status is that of the first response; later errors are events. A client that does not read makes the model wait
+(`bireme.frontend.pace`). What a model sends that cannot wait is kept up to `HttpOptions.max_unsent_bytes`, and then the
+client loses its connection.
 
 Source: WHATWG HTML, "Server-sent events"; Triton ``http_server.cc`` (``GenerateRequestClass``).
 """
@@ -16,6 +17,7 @@ from bireme.frontend.http.api import Api
 from bireme.frontend.http.errors import status_of
 from bireme.frontend.http.exchange import RETRY_AFTER, Exchange
 from bireme.frontend.inference import complete
+from bireme.frontend.pace import Pace
 from bireme.frontend.work import INTERNAL_ERROR
 from bireme.telemetry.log import get_logger
 from bireme.types import (
@@ -42,7 +44,7 @@ _HEADERS: Final = (
 class EventStream:
     """The answer to one ``generate_stream`` request. Loop thread only."""
 
-    __slots__ = ("_api", "_exchange", "_has_ended", "_is_encoding", "_num_waiting_bytes", "_waiting")
+    __slots__ = ("_api", "_exchange", "_has_ended", "_is_encoding", "_num_waiting_bytes", "_pace", "_waiting")
 
     def __init__(self, api: Api, exchange: Exchange) -> None:
         self._api = api
@@ -50,6 +52,7 @@ class EventStream:
         self._waiting: deque[InferenceResponse] = deque()
         """Responses behind one that takes its time."""
         self._num_waiting_bytes = 0
+        self._pace = Pace(api.options.max_unsent_bytes)
         self._is_encoding = False
         self._has_ended = False
         """Whether the final response has come."""
@@ -70,6 +73,7 @@ class EventStream:
                     self._num_waiting_bytes += _size_of(response)
             if not self._is_encoding:
                 self._send_waiting()
+            self._keep_pace()
         except Exception as error:  # noqa: BLE001 (the engine must not be told of it)
             exchange.crash(error)
 
@@ -105,6 +109,15 @@ class EventStream:
         self._is_encoding = False
         self._num_waiting_bytes = 0
         self._send_waiting()
+        self._keep_pace()
+
+    def _keep_pace(self) -> None:
+        """Have the model wait for a client that is far behind."""
+        exchange, pace = self._exchange, self._pace
+        if exchange.request is None:  # all is sent, or the client has left
+            return
+        pace.look(exchange.request, self._num_kept)
+        exchange.on_room = self._keep_pace if pace.is_held else None
 
     def _send_error(self, error: Exception) -> None:
         """Tell of an error, by the status, too, if nothing was sent before."""
@@ -127,8 +140,12 @@ class EventStream:
 
     def _is_overdue(self) -> bool:
         """Whether more than may be kept has been kept for the client already."""
-        num_kept = self._exchange.unsent_size + self._num_waiting_bytes
-        return num_kept > self._api.options.max_unsent_bytes
+        return self._num_kept > self._api.options.max_unsent_bytes
+
+    @property
+    def _num_kept(self) -> int:
+        """Bytes that are kept for the client."""
+        return self._exchange.unsent_size + self._num_waiting_bytes
 
     def _cut(self, request: InferenceRequest) -> None:
         log.warning(

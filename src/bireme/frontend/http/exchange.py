@@ -8,7 +8,7 @@ are the connection's business.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bireme.engine.model import Model
@@ -93,6 +93,7 @@ class Exchange:
         "head",
         "is_answered",
         "model",
+        "on_room",
         "pieces",
         "request",
         "size",
@@ -123,6 +124,8 @@ class Exchange:
         """The answer, or parts of it, held back while an earlier request of the connection has none."""
         self.size = 0
         """Of what is held back."""
+        self.on_room: Callable[[], None] | None = None
+        """Is called when the client has taken parts of the answer."""
         self.stream: ReplyStream | None = None
         """The answer, if it comes in parts and has begun."""
 

@@ -55,5 +55,5 @@ class HttpOptions(ListenOptions):
     """Bytes of JSON from which on it is parsed in a process of its own, so that the loop never waits for it."""
     max_unsent_bytes: int = 64 << 20
     """Bytes of one answer in parts that its client has not taken, beyond which its request is cancelled and its connection
-    ends: a model that goes on and on cannot be made to wait."""
+    ends. From a quarter of it on the model is made to wait, if it can be."""
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
