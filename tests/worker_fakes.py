@@ -117,6 +117,9 @@ class FakeHost:
     def cancel(self, request) -> None:
         self.cancelled.append(request)
 
+    def is_called_directly(self, name, version) -> bool:
+        return False
+
     def hold(self, request) -> None:
         pass
 

@@ -43,6 +43,9 @@ class Host(Protocol):
             BiremeError: the request does not fit the model.
         """
 
+    def is_called_directly(self, name: str, version: int) -> bool:
+        """Whether `call_directly` is the shorter way to a model: it runs on threads of this process. Any thread."""
+
     def cancel(self, request: InferenceRequest) -> None:
         """Take a submitted request back."""
 

@@ -30,6 +30,10 @@ class LoneHost:
         """No model can be called."""
         return None
 
+    def is_called_directly(self, name: str, version: int) -> bool:  # noqa: ARG002
+        """No model can be called."""
+        return False
+
     def cancel(self, request: InferenceRequest) -> None:
         """Nothing was ever submitted."""
 

@@ -113,6 +113,11 @@ class InstancePool:
         )
 
     @property
+    def takes_requests(self) -> bool:
+        """Whether the instances take whole requests."""
+        return all(isinstance(slot, RequestSlot) for slot in self.slots)
+
+    @property
     def has_ready_hook(self) -> bool:
         """Whether an instance is asked if it is ready."""
         return any(isinstance(slot, RequestSlot) and slot.requests.has_ready_hook for slot in self.slots)

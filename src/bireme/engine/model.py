@@ -111,6 +111,8 @@ class Model:
         lends = self._dispatch_at_once and not self.is_decoupled and self.pool.can_be_called
         self.direct_calls = DirectCalls(self) if lends else None
         """The way for other models of this process past the queue; None: there is none."""
+        self.is_called_directly = lends and self.pool.takes_requests
+        """Whether a thread gets there faster by a direct call than by the loop."""
         self.has_ready_hook = self.pool.has_ready_hook
         """Whether the model itself is asked if it is ready."""
         self._refusal: str | None = None

@@ -59,6 +59,11 @@ class ModelHost:
                 spans.refuse_call(request, error)
             raise
 
+    def is_called_directly(self, name: str, version: int) -> bool:
+        """Whether the model runs on threads of this process and can be called by others."""
+        model = self._look_up(name, version)
+        return model is not None and model.is_called_directly
+
     def cancel(self, request: InferenceRequest) -> None:
         """Take ``request`` back."""
         model: Model | None = request.owner

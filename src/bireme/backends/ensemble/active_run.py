@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 from bireme.scheduling.ensemble_plan import EnsemblePlan
 from bireme.scheduling.ensemble_run import EnsembleRun, SequenceFields
-from bireme.types import Execution, InferenceRequest
+from bireme.types import BiremeError, Execution, InferenceRequest, InferenceResponse
 
 _now_ns = time.monotonic_ns
 
@@ -16,15 +17,21 @@ class ActiveRun(EnsembleRun):
     """The run of one request. Loop thread only."""
 
     __slots__ = (
+        "current",
+        "done",
         "execution",
+        "goes_by_loop",
         "infer_ns",
         "input_ns",
         "is_answered",
         "is_closed",
+        "is_driven",
         "num_waiting",
         "open",
         "output_ns",
         "request",
+        "response",
+        "stop_error",
         "valve",
     )
 
@@ -38,6 +45,17 @@ class ActiveRun(EnsembleRun):
         """Calls that wait for others of their step to end (``max_inflight_requests``)."""
         self.valve: asyncio.TimerHandle | None = None
         """Lets producers that are held go on after a while."""
+        self.is_driven = False
+        """Whether a thread has it: then nobody else touches its steps."""
+        self.goes_by_loop = False
+        """Whether its next step is made by the loop in any case."""
+        self.current: InferenceRequest | None = None
+        """The step's request that the thread runs at this moment."""
+        self.stop_error: BiremeError | None = None
+        """Why the thread should make no further step."""
+        self.done: threading.Event | None = None
+        """Set when ``response`` is there, for a caller that waits for it on a thread of its own."""
+        self.response: InferenceResponse | None = None
         self.is_answered = False
         """Whether the final response has been given."""
         self.is_closed = False
@@ -62,6 +80,11 @@ class ActiveRun(EnsembleRun):
         self.input_ns += execution.compute_input_end_ns - start_ns
         self.infer_ns += execution.compute_output_start_ns - execution.compute_input_end_ns
         self.output_ns += execution.compute_end_ns - execution.compute_output_start_ns
+
+    @property
+    def has_one_call(self) -> bool:
+        """Whether exactly one step is to be made, and nothing else is going on."""
+        return self.num_in_flight == 1 and len(self.calls) == 1 and not self.answers
 
     def set_times(self) -> None:
         """Let the execution show what the steps took, one after the other. Source: Triton's ``infer_stats.cc``."""

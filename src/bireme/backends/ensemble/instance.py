@@ -7,12 +7,16 @@ A `bireme.backends.interface.RequestInstance` that takes any number of requests 
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from typing import Final
 
 from bireme.backends.ensemble.active_run import ActiveRun
+from bireme.backends.ensemble.direct_runs import DirectRuns
 from bireme.backends.ensemble.limits import StepLimits
+from bireme.backends.ensemble.steps import name_error, step_request
 from bireme.backends.interface import Host, ResponseSink
+from bireme.backends.loop_calls import LoopCalls
 from bireme.scheduling.ensemble_plan import EnsemblePlan, Step
 from bireme.scheduling.ensemble_run import Answer, SequenceFields, StepCall
 from bireme.types import (
@@ -23,7 +27,6 @@ from bireme.types import (
     InferenceResponse,
     Internal,
     InvalidArgument,
-    NotFound,
     Parameter,
     Unavailable,
 )
@@ -31,6 +34,8 @@ from bireme.types import (
 log = logging.getLogger("bireme.engine")
 
 _ANY_NUMBER: Final = 1 << 31
+_LOOP_CHECK_S: Final = 1.0
+"""A thread that waits for the loop looks this often whether that still exists."""
 
 
 class EnsembleInstance:
@@ -41,11 +46,15 @@ class EnsembleInstance:
         self.unavailable: str | None = None
         self.retry_delay_s = 0.0
         self.has_ready_hook = False
-        self.can_be_called = False
+        self.can_be_called = (
+            not plan.is_decoupled and not plan.max_inflight_requests and _all_called(plan, host)
+        )
         self._plan = plan
         self._host = host
         self._version = version
         self._limits = StepLimits(plan, host) if plan.max_inflight_requests else None
+        self._loop_calls = LoopCalls(host.loop)
+        self._direct = DirectRuns(plan, host, self._take_back)
         self._runs: dict[InferenceRequest, ActiveRun] = {}
         self._due: deque[ActiveRun] = deque()
         """Runs in which something has happened."""
@@ -66,8 +75,23 @@ class EnsembleInstance:
         self._advance(run)
 
     def call(self, execution: Execution) -> InferenceResponse:
-        """Not to be called: its steps need the loop."""
-        raise NotImplementedError
+        """See `RequestInstance.call`. Where a step cannot be made on this thread, it waits for the loop to go on."""
+        run = ActiveRun(self._plan, execution)
+        self._direct.drive(run)
+        if not run.is_over:
+            run.done = threading.Event()
+            run.goes_by_loop = True
+            self._loop_calls.put(self._adopt, run)
+            while not run.done.wait(_LOOP_CHECK_S):
+                if self._loop_calls.loop.is_closed():
+                    run.fail(Unavailable(f"ensemble '{self._plan.name}' was ended before its steps"))
+                    break
+        run.set_times()
+        return run.response or self._only_response(run)
+
+    def _adopt(self, run: ActiveRun) -> None:
+        self._runs[run.request] = run
+        self._advance(run)
 
     def cancel(self, request: InferenceRequest) -> None:
         """See `RequestInstance.cancel`: steps that wait are taken back, those that run are told."""
@@ -99,6 +123,13 @@ class EnsembleInstance:
     def kill(self) -> None:
         """See `RequestInstance.kill`. What the steps still answer is dropped."""
         for run in list(self._runs.values()):
+            if run.is_driven:  # the thread that has it is left alone with it
+                run.is_driven = False
+                run.error = run.stop_error = Unavailable(
+                    f"{run.request.id_prefix}ensemble '{self._plan.name}' was ended before its steps"
+                )
+                self._close(run)
+                continue
             self._fail(
                 run,
                 Unavailable(
@@ -109,7 +140,16 @@ class EnsembleInstance:
                 self._close(run)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """End the threads."""
+        self._direct.close()
+
+    def _take_back(self, run: ActiveRun) -> None:
+        """Go on with a run that a thread had."""
+        if run.is_closed:
+            return
+        if run.stop_error is not None:
+            self._fail(run, run.stop_error)
+        self._advance(run)
 
     def _advance(self, run: ActiveRun) -> None:
         """Do what ``run`` now asks for. Steps that answer at once lead here again: one loop does the work of all."""
@@ -131,6 +171,9 @@ class EnsembleInstance:
             while run.answers:
                 self._answer(run, run.answers.popleft())
             if run.calls:
+                if self._limits is None and self._direct.take(run):
+                    return
+                run.goes_by_loop = False
                 call = run.calls.popleft()
                 if self._limits is None or self._limits.enter(call):
                     self._submit(call)
@@ -141,35 +184,18 @@ class EnsembleInstance:
         run = call.run
         assert isinstance(run, ActiveRun)
         step = call.step
-        asked = run.request
-        request = InferenceRequest(
-            step.model_name,
-            call.inputs,
-            self._respond,
-            model_version=step.model_version,
-            id=asked.id,
-            outputs=step.output_names,
-            parameters=asked.parameters,
-            priority=asked.priority,
-            timeout_us=asked.timeout_us,
-            sequence_id=call.sequence.id,
-            sequence_start=call.sequence.is_start,
-            sequence_end=call.sequence.is_end,
-            context=call,
-        )
-        request.parent = run.execution
-        request.trace_context = asked.trace_context
+        request = step_request(run, call, self._respond)
         call.inputs = {}  # the request has them: they go when it goes
         run.open.add(request)
         try:
             self._host.submit(request)
         except BiremeError as error:
             self._end_call(run, request, step)
-            self._fail(run, self._name(step, error))
+            self._fail(run, name_error(self._plan, step, error))
         except Exception as error:
             log.exception("ensemble '%s': failed to call %s", self._plan.name, step.label)
             self._end_call(run, request, step)
-            self._fail(run, self._name(step, Internal(f"{type(error).__name__}: {error}")))
+            self._fail(run, name_error(self._plan, step, Internal(f"{type(error).__name__}: {error}")))
         else:
             return
         self._due.append(run)
@@ -182,12 +208,12 @@ class EnsembleInstance:
         if response.final:
             self._end_call(run, request, call.step)
         if response.error is not None:
-            self._fail(run, self._name(call.step, response.error))
+            self._fail(run, name_error(self._plan, call.step, response.error))
         elif not response.flag_only:
             try:
                 run.take(call, response.outputs, response.parameters)
             except InvalidArgument as error:
-                self._fail(run, self._name(call.step, error))
+                self._fail(run, name_error(self._plan, call.step, error))
         self._advance(run)
 
     def _end_call(self, run: ActiveRun, request: InferenceRequest, step: Step) -> None:
@@ -207,25 +233,34 @@ class EnsembleInstance:
         for request in list(run.open):
             self._host.cancel(request)
 
-    def _name(self, step: Step, error: BiremeError) -> BiremeError:
-        """Return ``error`` with the step's name. That a step's model is gone is not the client's mistake."""
-        message = f"in ensemble '{self._plan.name}', {step.label}: {error.message}"
-        return Unavailable(message) if isinstance(error, NotFound) else type(error)(message)
-
     def _answer(self, run: ActiveRun, answer: Answer) -> None:
         run.is_answered = run.is_over and not run.answers
         if run.is_answered:
             run.set_times()
-        request = run.request
-        response = InferenceResponse(
-            request.model_name,
+        response = self._response(run, answer, final=run.is_answered)
+        if run.done is None:
+            self._sink.respond(run.request, response)
+        else:
+            run.response = response
+
+    def _response(self, run: ActiveRun, answer: Answer, *, final: bool) -> InferenceResponse:
+        return InferenceResponse(
+            run.request.model_name,
             self._version,
-            request.id,
+            run.request.id,
             answer.outputs,
             parameters=_sequence_parameters(answer.sequence),
-            final=run.is_answered,
+            final=final,
         )
-        self._sink.respond(request, response)
+
+    def _only_response(self, run: ActiveRun) -> InferenceResponse:
+        """Return the response of a run that is over and gives one."""
+        if run.error is None and run.answers:
+            return self._response(run, run.answers.popleft(), final=True)
+        error = run.error or Internal(
+            f"{run.request.id_prefix}ensemble '{self._plan.name}' has ended without its outputs"
+        )
+        return InferenceResponse(run.request.model_name, self._version, run.request.id, error=error)
 
     def _close(self, run: ActiveRun) -> None:
         """End a run in which nothing is in flight any more."""
@@ -233,19 +268,25 @@ class EnsembleInstance:
         request = run.request
         self._runs.pop(request, None)
         run.set_times()
+        if run.done is not None:
+            run.done.set()
+            return
         error = run.error
         if error is None and not run.is_answered:
             if self._plan.is_decoupled:
                 final = InferenceResponse(request.model_name, self._version, request.id, flag_only=True)
                 self._sink.respond(request, final)
             else:
-                error = Internal(
-                    f"{request.id_prefix}ensemble '{self._plan.name}' has ended without its outputs"
-                )
+                error = self._only_response(run).error
         self._sink.finish(run.execution, error)
 
     def __repr__(self) -> str:
         return f"EnsembleInstance({self._plan.name!r}, {len(self._runs)} requests)"
+
+
+def _all_called(plan: EnsemblePlan, host: Host) -> bool:
+    """Whether the models of all steps run on threads of this process."""
+    return all(host.is_called_directly(step.model_name, step.model_version) for step in plan.steps)
 
 
 def _sequence_parameters(sequence: SequenceFields | None) -> dict[str, Parameter] | None:

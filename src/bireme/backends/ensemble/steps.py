@@ -1,0 +1,39 @@
+"""What a step asks its model, and what is said of its errors."""
+
+from __future__ import annotations
+
+from bireme.backends.ensemble.active_run import ActiveRun
+from bireme.scheduling.ensemble_plan import EnsemblePlan, Step
+from bireme.scheduling.ensemble_run import StepCall
+from bireme.types import BiremeError, InferenceRequest, NotFound, Unavailable
+from bireme.types.request import Respond
+
+
+def step_request(run: ActiveRun, call: StepCall, respond: Respond) -> InferenceRequest:
+    """Return the request that ``call`` is; it has all that the ensemble's own request says."""
+    step = call.step
+    asked = run.request
+    request = InferenceRequest(
+        step.model_name,
+        call.inputs,
+        respond,
+        model_version=step.model_version,
+        id=asked.id,
+        outputs=step.output_names,
+        parameters=asked.parameters,
+        priority=asked.priority,
+        timeout_us=asked.timeout_us,
+        sequence_id=call.sequence.id,
+        sequence_start=call.sequence.is_start,
+        sequence_end=call.sequence.is_end,
+        context=call,
+    )
+    request.parent = run.execution
+    request.trace_context = asked.trace_context
+    return request
+
+
+def name_error(plan: EnsemblePlan, step: Step, error: BiremeError) -> BiremeError:
+    """Return ``error`` with the step's name. That a step's model is gone is not the client's mistake."""
+    message = f"in ensemble '{plan.name}', {step.label}: {error.message}"
+    return Unavailable(message) if isinstance(error, NotFound) else type(error)(message)
