@@ -13,14 +13,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from benchmarks.orchestration.cascades import CASCADES, run_cascade
 from benchmarks.orchestration.chains import Plan, run_chains
-from benchmarks.orchestration.results import DEFAULT, LABELS, SIZES, WAYS, Results, facts_of_now
+from benchmarks.orchestration.report import reports
+from benchmarks.orchestration.results import DEFAULT, SIZES, WAYS, Results, facts_of_now
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", default=",".join(WAYS), help="of the chains")
+    parser.add_argument("--cascades", default=",".join(CASCADES))
     parser.add_argument("--servers", default="Bireme,Triton")
     parser.add_argument("--steps", default="2,5,10")
     parser.add_argument("--payloads", default=",".join(SIZES), help=f"of {', '.join(SIZES)}")
@@ -34,8 +37,8 @@ def arguments() -> argparse.Namespace:
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
-    plan = Plan(
-        ways=args.ways.split(","),
+    return Plan(
+        ways=args.ways.split(",") if args.ways else (),
         servers=args.servers.split(","),
         steps=[int(each) for each in args.steps.split(",")],
         nbytes=[SIZES[each] for each in args.payloads.split(",")],
@@ -43,14 +46,22 @@ def plan_of(args: argparse.Namespace) -> Plan:
         rounds=args.rounds,
         seconds=args.seconds,
     )
-    return plan
 
 
 def main() -> None:
     args = arguments()
-    plan = plan_of(args)
-    results = Results(facts_of_now(plan.rounds, plan.seconds))
-    run_chains(plan, results, args.output)
+    shown = args.plot_only or args.write_docs
+    if shown:
+        results = Results.load(shown)
+    else:
+        plan = plan_of(args)
+        results = Results(facts_of_now(plan.rounds, plan.seconds))
+        if plan.ways:
+            run_chains(plan, results, args.output)
+        for name in args.cascades.split(",") if args.cascades else ():
+            run_cascade(name, plan.clients, plan.rounds, plan.seconds, results, args.output)
+    for report in reports(results):
+        report.show()
 
 
 if __name__ == "__main__":

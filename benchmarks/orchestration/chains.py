@@ -102,9 +102,7 @@ def measure_chain(site: Site, way: str, steps: int, nbytes: int, clients: int, s
         ("Y",),
         check=lambda outputs: np.array_equal(outputs["Y"], x + np.float32(steps)),
     )
-    sample = measure(
-        target, site.peer.port, computes=repository.is_step, clients=clients, seconds=seconds
-    )
+    sample = measure(target, site.peer.port, computes=repository.is_step, clients=clients, seconds=seconds)
     sample.models.clear()  # ten equal steps have nothing to tell apart
     return sample
 

@@ -1,16 +1,20 @@
 """The external gateway: a service beside the server that calls each model in turn, as many people write it.
 
-    python -m benchmarks.orchestration.gateway --protocol grpc|http --server 127.0.0.1:PORT --port PORT
+    python -m benchmarks.orchestration.gateway --server 127.0.0.1:PORT --port PORT [--protocol http] [--offers ocr]
 
 aiohttp on uvloop in front, the official asynchronous client behind. It speaks enough of KServe v2 over HTTP (raw
 tensors) that the load generator of all other ways measures it as well: ``gateway_N`` calls ``step_1`` … ``step_N``.
+The cascades are those of the examples: what stands between the calls is the same code as in the models.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,39 +29,96 @@ from tritonclient.utils import (
     triton_to_np_dtype,
 )
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MAX_BODY_SIZE = 256 << 20
 CLIENTS: dict[str, Any] = {"grpc": tritonclient.grpc.aio, "http": tritonclient.http.aio}
+
+HEADERS = {"grpc": None, "http": {"Accept-Encoding": "identity"}}
+"""Of each call. aiohttp, and so the official client, asks for compressed responses otherwise: several times as slow."""
 
 Arrays = dict[str, np.ndarray]
 Answer = Callable[[str, Arrays], Awaitable[Arrays]]
 """From the model's name and its inputs to its outputs."""
 
 
-def chain(client: Any, library: Any) -> Answer:
-    """Return what answers for ``gateway_N``."""
+@contextlib.asynccontextmanager
+async def chain(protocol: str, server: str) -> AsyncIterator[Answer]:
+    """Yield what answers for ``gateway_N``."""
+    library, headers = CLIENTS[protocol], HEADERS[protocol]
     requested = [library.InferRequestedOutput("Y")]
+    async with library.InferenceServerClient(server) as client:
 
-    async def answer(model: str, inputs: Arrays) -> Arrays:
-        x = inputs["X"]
-        for position in range(1, int(model.removeprefix("gateway_")) + 1):
-            tensor = library.InferInput("X", list(x.shape), "FP32")
-            tensor.set_data_from_numpy(x)
-            result = await client.infer(f"step_{position}", [tensor], outputs=requested)
-            x = result.as_numpy("Y")
-        return {"Y": x}
+        async def answer(model: str, inputs: Arrays) -> Arrays:
+            x = inputs["X"]
+            for position in range(1, int(model.removeprefix("gateway_")) + 1):
+                tensor = library.InferInput("X", list(x.shape), "FP32")
+                tensor.set_data_from_numpy(x)
+                result = await client.infer(f"step_{position}", [tensor], outputs=requested, headers=headers)
+                x = result.as_numpy("Y")
+            return {"Y": x}
 
-    return answer
+        yield answer
 
 
-def application(protocol: str, server: str, make_answer: Callable[[Any, Any], Answer]) -> web.Application:
-    """Return the service: ``make_answer`` gets the client and its library once there is a loop."""
+@contextlib.asynccontextmanager
+async def ocr(_: str, server: str) -> AsyncIterator[Answer]:
+    """Yield what answers for ``ocr``: a picture's file to its boxes and texts."""
+    sys.path.insert(0, str(EXAMPLES / "ocr"))
+    from gateway import Gateway
+
+    gateway = Gateway(server)
+
+    async def answer(_: str, inputs: Arrays) -> Arrays:
+        found = await gateway.read(inputs["PICTURE"].item())
+        return {
+            "BOXES": found.boxes,
+            "TEXT": strings(found.texts),
+            "SCORES": np.array(found.scores, np.float32),
+        }
+
+    yield answer
+    await gateway.close()
+
+
+@contextlib.asynccontextmanager
+async def voice(_: str, server: str) -> AsyncIterator[Answer]:
+    """Yield what answers for ``assistant``: a question's sound to its answer; and for ``question``: a text to sound."""
+    sys.path.insert(0, str(EXAMPLES / "voice"))
+    import demo
+    import gateway
+
+    async with tritonclient.grpc.aio.InferenceServerClient(server) as client:
+
+        async def answer(model: str, inputs: Arrays) -> Arrays:
+            if model == "question":
+                return {"AUDIO": await demo.spoken(client, inputs["TEXT"].item().decode())}
+            found = await gateway.answer(client, inputs["AUDIO"])
+            texts = {name: strings([getattr(found, name.lower())]) for name in ("HEARD", "INTENT", "REPLY")}
+            similarity = np.array([found.similarity], np.float32)
+            return texts | {
+                "SPEECH": found.speech,
+                "SIMILARITY": similarity,
+                "REPLY_AUDIO": found.reply_audio,
+            }
+
+        yield answer
+
+
+def strings(texts: Sequence[str]) -> np.ndarray:
+    return np.array([text.encode() for text in texts], np.object_)
+
+
+OFFERS = {"chain": chain, "ocr": ocr, "voice": voice}
+
+
+def application(opened: contextlib.AbstractAsyncContextManager[Answer]) -> web.Application:
+    """Return the service; what answers is opened once there is a loop."""
     app = web.Application(client_max_size=MAX_BODY_SIZE)
-    library = CLIENTS[protocol]
     answers: list[Answer] = []
 
-    async def connect(_: web.Application) -> Any:
-        async with library.InferenceServerClient(server) as client:
-            answers.append(make_answer(client, library))
+    async def connect(_: web.Application) -> AsyncIterator[None]:
+        async with opened as answer:
+            answers.append(answer)
             yield
 
     async def infer(request: web.Request) -> web.Response:
@@ -108,12 +169,13 @@ def write_tensors(outputs: Arrays) -> tuple[bytes, bytes]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--protocol", choices=tuple(CLIENTS), required=True)
+    parser.add_argument("--protocol", choices=tuple(CLIENTS), default="grpc")
+    parser.add_argument("--offers", choices=tuple(OFFERS), default="chain")
     parser.add_argument("--server", required=True)
     parser.add_argument("--port", type=int, required=True)
     args = parser.parse_args()
     uvloop.install()
-    app = application(args.protocol, args.server, chain)
+    app = application(OFFERS[args.offers](args.protocol, args.server))
     web.run_app(app, host="127.0.0.1", port=args.port, print=None, access_log=None)
 
 

@@ -16,11 +16,13 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
 _TIMEOUT_S = 120
-_PHASES = ("success", "queue", "compute_input", "compute_infer", "compute_output")
+_PER_REQUEST = ("success", "queue")
+_PER_BATCH = ("compute_input", "compute_infer", "compute_output")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _HEADER_LENGTH = re.compile(rb"\r\ninference-header-content-length: *(\d+)\r\n", re.IGNORECASE)
 _DTYPES = {"FP32": np.float32, "FP64": np.float64, "INT64": np.int64, "INT32": np.int32, "UINT8": np.uint8}
@@ -102,7 +104,9 @@ def measure(
         thread.join()
     causes = [error for error in failures if not isinstance(error, threading.BrokenBarrierError)]
     if causes:
-        raise RuntimeError(f"{target.model} at port {target.port}, after {time.perf_counter() - start_s:.1f} s") from causes[0]
+        raise RuntimeError(
+            f"{target.model} at port {target.port}, after {time.perf_counter() - start_s:.1f} s"
+        ) from causes[0]
     return _sample(target.model, took_ns, before[0], statistics_of(server_port), computes)
 
 
@@ -156,10 +160,13 @@ def statistics_of(port: int) -> Statistics:
         found: Statistics = {}
         for model in json.load(reply)["model_stats"]:
             phases = model["inference_stats"]
-            spent = found.setdefault(model["name"], dict.fromkeys(("count", *_PHASES), 0.0))
+            spent = found.setdefault(model["name"], dict.fromkeys(("count", *_PER_REQUEST, *_PER_BATCH), 0.0))
             spent["count"] += int(phases["success"]["count"])
-            for phase in _PHASES:
+            for phase in _PER_REQUEST:
                 spent[phase] += int(phases[phase]["ns"])
+            # Of batches, not of requests: several requests of one batch took its time together, not each.
+            for phase in _PER_BATCH:
+                spent[phase] += sum(int(batch[phase]["ns"]) for batch in model["batch_stats"])
         return found
 
 
@@ -177,7 +184,7 @@ class Client:
         self._head = b""
         self._body = memoryview(b"")
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -232,7 +239,11 @@ class Client:
             nbytes = output["parameters"]["binary_data_size"]
             raw = self._body[at : at + nbytes]
             at += nbytes
-            array = _strings(raw) if output["datatype"] == "BYTES" else np.frombuffer(raw, _DTYPES[output["datatype"]])
+            array = (
+                _strings(raw)
+                if output["datatype"] == "BYTES"
+                else np.frombuffer(raw, _DTYPES[output["datatype"]])
+            )
             found[output["name"]] = array.reshape(output["shape"])
         return found
 
@@ -256,9 +267,7 @@ def _request_of(target: Target) -> list[memoryview]:
         else:
             raw, datatype = array.tobytes(), _DATATYPES[array.dtype]
         parameters = {"binary_data_size": len(raw)}
-        tensors.append(
-            {"name": name, "shape": array.shape, "datatype": datatype, "parameters": parameters}
-        )
+        tensors.append({"name": name, "shape": array.shape, "datatype": datatype, "parameters": parameters})
         parts.append(raw)
     outputs = [{"name": name, "parameters": {"binary_data": True}} for name in target.outputs]
     header = json.dumps({"inputs": tensors, "outputs": outputs}).encode()

@@ -16,7 +16,7 @@ THREAD_PREFIX = "thread_"
 NUM_SCRIPTS = 2
 """Instances of each script: as many as the machine has cores. A script that waits for its callees takes its instance."""
 
-_STEP = '''\
+_STEP = """\
 import triton_python_backend_utils as pb_utils
 
 
@@ -27,9 +27,9 @@ class TritonPythonModel:
     def answer(self, request):
         x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
         return pb_utils.InferenceResponse([pb_utils.Tensor("Y", x + 1)])
-'''
+"""
 
-_SCRIPT = '''\
+_SCRIPT = """\
 import json
 
 import triton_python_backend_utils as pb_utils
@@ -53,7 +53,7 @@ class TritonPythonModel:
             y = pb_utils.get_output_tensor_by_name(response, "Y")
             x = pb_utils.Tensor("X", y.as_numpy())
         return pb_utils.InferenceResponse([y])
-'''
+"""
 
 _TENSORS = """\
 max_batch_size: 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import importlib.metadata
 import json
 import os
@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import bireme
 from benchmarks.orchestration.load import Sample
+
+import bireme
 
 DEFAULT = Path(__file__).parent / "results.json"
 KIB = 1024
@@ -116,7 +117,9 @@ class Results:
     def load(cls, path: Path) -> Results:
         """Read what `save` wrote."""
         content = json.loads(path.read_text())
-        rows = [Row(**row | {"rounds": [Sample(**each) for each in row["rounds"]]}) for row in content["rows"]]
+        rows = [
+            Row(**row | {"rounds": [Sample(**each) for each in row["rounds"]]}) for row in content["rows"]
+        ]
         return cls(content["facts"], rows)
 
 
@@ -132,7 +135,7 @@ def facts_of_now(rounds: int, seconds: float) -> dict[str, Any]:
     """Return where, when and with what a run is made."""
     libraries = ("numpy", "uvloop", "onnxruntime", "tritonclient", "grpcio", "aiohttp")
     return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "cores": os.cpu_count(),
         "processor": _processor(),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
