@@ -61,8 +61,8 @@ def start_server() -> subprocess.Popen[bytes]:
         )
 
 
-def wait_until_ready(server: subprocess.Popen[bytes]) -> str:
-    """Wait until all models serve; return where gRPC listens.
+def wait_until_ready(server: subprocess.Popen[bytes]) -> tuple[str, str]:
+    """Wait until all models serve; return where HTTP listens, and gRPC.
 
     Raises:
         SystemExit: the server ended, or took too long; its log is printed.
@@ -71,7 +71,7 @@ def wait_until_ready(server: subprocess.Popen[bytes]) -> str:
     while time.monotonic() < deadline and server.poll() is None:
         found = re.search(r"http://([\d.:]+).*grpc://([\d.:]+)", LOG.read_text(), re.DOTALL)
         if found and is_ready(found[1]):
-            return found[2]
+            return found[1], found[2]
         time.sleep(0.02)
     state = "is not ready yet" if server.poll() is None else f"ended with exit status {server.returncode}"
     sys.exit(f"\nerror: the server {state}. Its log, {LOG}:\n{LOG.read_text()}")
@@ -141,14 +141,24 @@ async def compare(server: triton_aio.InferenceServerClient, question: np.ndarray
         )
 
 
-async def talk(url: str, text: str) -> None:
+def show_waterfall(http_url: str, question: np.ndarray) -> None:
+    """Have the question asked by the command that shows where the time of a request goes."""
+    file = OUT / "question.npy"
+    np.save(file, question)
+    command = ["trace", "assistant", f"AUDIO=@{os.path.relpath(file)}", "--runs", str(NUM_ROUNDS)]
+    console.print(f"  $ bireme {' '.join(command)}\n")
+    environment = {**os.environ, "COLUMNS": str(console.width)}
+    subprocess.run([sys.executable, "-m", "bireme", *command, "--url", http_url], env=environment, check=True)
+
+
+async def talk(http_url: str, grpc_url: str, text: str) -> None:
     """Ask the served assistant, and print what it says."""
-    async with triton_aio.InferenceServerClient(url) as server:
+    async with triton_aio.InferenceServerClient(grpc_url) as server:
         question = await spoken(server, text)
         await client.ask(server, question)  # the first request of all finds nothing warm
 
         step(3, "A question, spoken by the model that also speaks the answers")
-        answer, trace = await client.ask(server, question, is_traced=True)
+        answer, _ = await client.ask(server, question)
         console.print(f"  asked    {text}", style="cyan")
         console.print(f"           {saved('question.wav', question, client.HEARD_PER_S)}", style="dim")
         if answer.heard is None:
@@ -160,8 +170,8 @@ async def talk(url: str, text: str) -> None:
             f"           {saved('answer.wav', answer.reply_audio, client.SPOKEN_PER_S)}", style="dim"
         )
 
-        step(4, "Where the time went in that request")
-        console.print(str(trace)[:1000])
+        step(4, "Where the time goes in that request")
+        show_waterfall(http_url, question)
 
         step(5, "Two seconds of silence")
         answer, trace = await client.ask(server, np.zeros(2 * client.HEARD_PER_S, np.float32), is_traced=True)
@@ -186,9 +196,9 @@ def main() -> None:
     start = time.monotonic()
     server = start_server()
     try:
-        url = wait_until_ready(server)
+        urls = wait_until_ready(server)
         console.print(f"  ready after {time.monotonic() - start:.1f} s; its log is {os.path.relpath(LOG)}")
-        asyncio.run(talk(url, text))
+        asyncio.run(talk(*urls, text))
 
         step(7, "Stop: SIGTERM, in-flight requests finish, exit status 0")
         stop_server(server)
