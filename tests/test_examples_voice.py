@@ -63,9 +63,10 @@ def test_only_the_spoken_part_is_heard(monkeypatch):
     middle = spoken.spoken_part(samples, speech)
     speech[[0, 39]] = 0.9
     everything = spoken.spoken_part(samples, speech)
+    nothing_found = spoken.spoken_part(samples, np.zeros(40, np.float32))
 
     assert (4 * 512, 27 * 512 - 1) == (middle[0, 0], middle[0, -1])
-    assert (1, 40 * 512) == everything.shape
+    assert (1, 40 * 512) == everything.shape == nothing_found.shape
 
 
 @pytest.mark.parametrize(

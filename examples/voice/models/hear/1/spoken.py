@@ -9,7 +9,9 @@ MARGIN = 6
 
 
 def spoken_part(samples: np.ndarray, speech: np.ndarray) -> np.ndarray:
-    """Return FP32[1, N]: everything between the first frame with speech and the last."""
+    """Return FP32[1, N]: everything between the first frame with speech and the last; all of it if there is none."""
     (indices,) = np.nonzero(speech > THRESHOLD)
+    if not indices.size:
+        return samples[np.newaxis]
     start, stop = max(indices[0] - MARGIN, 0), indices[-1] + 1 + MARGIN
     return samples[np.newaxis, start * FRAME : stop * FRAME]
