@@ -73,7 +73,14 @@ def test_levels_put_members_before_their_users(edges, name, levels):
     ids=["chain", "itself", "two", "the shortest", "not its own"],
 )
 def test_a_cycle_is_found_by_each_of_its_names(edges, cycle):
-    assert graph_of(edges).find_cycle("a") == cycle
+    graph = graph_of(edges)
+    assert graph.find_cycle("a", graph.members_of("a")) == cycle
+
+
+def test_what_is_about_to_be_assigned_can_be_asked_for_a_cycle():
+    graph = graph_of({"b": ["a"], "a": ["c"]})
+    assert graph.find_cycle("a", ["b"]) == ["a", "b", "a"]
+    assert graph.find_cycle("a", ["d"]) is None
 
 
 @given(EDGES, st.lists(st.tuples(NAMES, st.lists(NAMES, max_size=3)), max_size=5))

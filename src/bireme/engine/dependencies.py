@@ -71,14 +71,14 @@ class DependencyGraph:
             yield sorted(level or waiting)
             waiting.difference_update(level or list(waiting))
 
-    def find_cycle(self, name: str) -> list[str] | None:
-        """Return the names on a shortest way from ``name`` back to itself, first and last ``name``; None: there is none."""
+    def find_cycle(self, name: str, members: Iterable[str]) -> list[str] | None:
+        """Return a shortest way from ``name`` by one of ``members`` back to itself, both ends included; None: there is none."""
         ways = [[name]]
         seen: set[str] = set()
         while ways:
             longer: list[list[str]] = []
             for way in ways:
-                for member in self.members_of(way[-1]):
+                for member in members if len(way) == 1 else self.members_of(way[-1]):
                     if member == name:
                         return [*way, name]
                     if member not in seen:

@@ -4,8 +4,9 @@ Reading, loading and warming run on a pool of loading threads; every change of w
 loop thread, so a request sees the old model or the new one and never neither. Loads and unloads of one model take
 turns, those of different models run in parallel. A load that fails changes nothing that serves.
 
-A version that is no longer wanted finishes its requests first, then its instances are closed and its memory goes back
-to the system.
+An ensemble loads after its composing models, and it follows them: whenever one of them is another than before, the
+ensemble is validated again, in turn with its own loads. A load may hold the lock of an ensemble while it waits for loads of
+composing models, never the other way round; so nothing waits in a circle.
 
 Source: Triton ``model_repository_manager.cc``, ``model_lifecycle.cc``. Where a first load finds one version good and
 another broken, the good one serves (Triton unloads it again).
@@ -15,25 +16,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from bireme.backends.interface import Backend, LoadedModel
+from bireme.backends.interface import Backend
+from bireme.engine.dependencies import DependencyGraph
+from bireme.engine.live_models import TICK_S, LiveModels
 from bireme.engine.load_plan import LoadOverride, LoadPlan, NotInRepository, plan_load
+from bireme.engine.load_round import LoadRound
 from bireme.engine.loading import PreparedModel
-from bireme.engine.memory import release_memory
 from bireme.engine.model import Model
 from bireme.engine.model_host import ModelHost
-from bireme.engine.model_state import UNLOADED, ModelRecord, VersionRecord, VersionState
+from bireme.engine.model_state import (
+    MemberConfigs,
+    ModelRecord,
+    VersionRecord,
+    VersionState,
+)
 from bireme.engine.model_table import DUPLICATE, ModelTable, suggest
-from bireme.engine.options import ServerOptions
+from bireme.engine.options import ModelControlMode, ServerOptions
 from bireme.engine.timer import DeadlineTimer
+from bireme.engine.transitions import Transitions
 from bireme.engine.version_loader import VersionLoader
-from bireme.repository import Catalogue, ConfigRules, ModelDirectory, check_model_name
+from bireme.repository import Catalogue, ConfigRules, check_model_name
 from bireme.telemetry import ServerMetrics
 from bireme.types import BiremeError, Internal, InvalidArgument, Unavailable
 
@@ -45,18 +52,6 @@ NO_OVERRIDE = LoadOverride()
 
 # Closing an idle model takes milliseconds; it gets this long even when the caller allows no time for requests.
 _CLOSE_GRACE_S = 1.0
-_DRAIN_TICK_S = 0.01
-# The thread that has closed a model still refers to it for a moment after it has said so.
-_LET_GO_S = 0.02
-
-
-class _Holding(NamedTuple):
-    """What belongs to a model that is not closed yet."""
-
-    directory: ModelDirectory
-    """Must stay as long as the model."""
-    loaded: weakref.ref[LoadedModel]
-    """The backend's side of it: gone when the model's memory is free."""
 
 
 class Lifecycle:
@@ -81,68 +76,102 @@ class Lifecycle:
         self._loop = loop = host.loop
         self._timer = DeadlineTimer(loop)
         self._pool = ThreadPoolExecutor(options.model_load_thread_count, thread_name_prefix="bireme-load")
-        self._alive: dict[Model, _Holding] = {}
-        """Every model that is not closed yet."""
-        self._loads: set[asyncio.Task[None]] = set()
-        self._retirements: set[asyncio.Future[Any]] = set()
-        """Models that finish their last requests, or are being closed."""
+        self._live = LiveModels(loop, self.table)
+        self._graph = DependencyGraph()
+        self._transitions = Transitions(self.table, self._live, self._graph, metrics)
+        # Polling brings every model by itself, once its files have stopped changing.
+        self._fetches_members = options.model_control_mode != ModelControlMode.POLL
+        self._work: set[asyncio.Task[None]] = set()
+        """Loads, and what follows from them."""
         self._is_closing = False
 
     # Loading.
 
-    async def load(self, name: str, override: LoadOverride = NO_OVERRIDE) -> None:
-        """Load or reload a model; return when it serves. A load goes on even if its caller is cancelled.
+    async def load(self, name: str, override: LoadOverride = NO_OVERRIDE, *, is_patient: bool = True) -> None:
+        """Load or reload a model; return when it serves, and the ensembles that consist of it as far as they fit.
+
+        A load goes on even if its caller is cancelled. Not ``is_patient``: ensembles that are busy with a load of their own
+        are not waited for; the caller may be what that load waits for.
 
         Raises:
             InvalidArgument: the name or the config is wrong, or a version failed: names it and the reason.
             Internal: the model is in no repository, or in several.
             Unavailable: the server is stopping.
         """
-        check_model_name(name)
-        if self._is_closing:
-            raise Unavailable(f"failed to load '{name}': the server is stopping")
-        task = self._loop.create_task(self._load(name, override))
-        self._loads.add(task)
-        task.add_done_callback(self._end_load)
-        await asyncio.shield(task)
-
-    def _end_load(self, task: asyncio.Task[None]) -> None:
-        self._loads.discard(task)
-        if not task.cancelled():
-            task.exception()  # it is in the log and in the index, should the caller have gone
+        failures = await self._load_together({name: override}, is_patient=is_patient)
+        if failures:
+            raise failures[name]
 
     async def load_all(self, names: Iterable[str]) -> dict[str, BiremeError]:
         """Load several models in parallel and return those that failed, each with its reason."""
-        wanted = list(names)
-        results = await asyncio.gather(*map(self.load, wanted), return_exceptions=True)
+        return await self._load_together(dict.fromkeys(names, NO_OVERRIDE), is_patient=True)
+
+    async def _load_together(
+        self, wanted: Mapping[str, LoadOverride], *, is_patient: bool
+    ) -> dict[str, BiremeError]:
+        together = LoadRound(is_patient=is_patient)
+        loads = {name: self._begin_load(name, override, together) for name, override in wanted.items()}
         failures: dict[str, BiremeError] = {}
-        for name, result in zip(wanted, results, strict=True):
-            if isinstance(result, BiremeError):
-                failures[name] = result
-            elif result is not None:
-                raise result
+        if loads:
+            await asyncio.wait(loads.values())
+        while together.follow_ups:
+            await asyncio.wait([together.follow_ups.pop()])
+        for name, load in loads.items():
+            error = load.exception()
+            if isinstance(error, BiremeError):
+                failures[name] = error
+            elif error is not None:
+                raise error
         return failures
 
-    async def _load(self, name: str, override: LoadOverride) -> None:
-        async with self._exclusive(name) as record:
-            if self._is_closing:
-                raise Unavailable(f"failed to load '{name}': the server is stopping")
-            plan = await self._plan(record, override)
-            if plan is None or not plan.to_load:
-                self._finish_load(record, plan, {})
-                return
-            for version in plan.to_load:
-                version_record = record.versions.setdefault(version, VersionRecord())
-                if not version_record.is_ready:
-                    version_record.move(VersionState.LOADING)
-            log.info("loading: %s:%s", name, ",".join(map(str, plan.to_load)))
+    def _begin_load(
+        self, name: str, override: LoadOverride, together: LoadRound, *, is_explicit: bool = True
+    ) -> asyncio.Task[None]:
+        task = self._begin(self._load(name, override, together, is_explicit=is_explicit))
+        together.loads[name] = task
+        together.pending.add(name)
+        return task
+
+    async def _load(
+        self, name: str, override: LoadOverride, together: LoadRound, *, is_explicit: bool
+    ) -> None:
+        try:
+            check_model_name(name)
+            async with self._exclusive(name) as record:
+                if self._is_closing:
+                    raise Unavailable(f"failed to load '{name}': the server is stopping")
+                record.is_explicit |= is_explicit
+                plan = await self._plan(record, override)
+                if plan is None or not plan.to_load:
+                    self._transitions.finish_load(record, plan, record.members, {})
+                    return
+                error = await self._execute(record, plan, together)
+                if error is not None:
+                    raise error
+        finally:
+            together.pending.discard(name)
+            together.follow_ups.append(self._begin(self._follow(name, together)))
+
+    async def _execute(
+        self, record: ModelRecord, plan: LoadPlan, together: LoadRound | None = None
+    ) -> BiremeError | None:
+        """Load what ``plan`` says; return what to answer if that fails. With ``together``, composing models first."""
+        for version in plan.to_load:
+            version_record = record.versions.setdefault(version, VersionRecord())
+            if not version_record.is_ready:
+                version_record.move(VersionState.LOADING)
+        log.info("loading: %s:%s", plan.name, ",".join(map(str, plan.to_load)))
+        members, problem = await self._gather_members(plan, together)
+        outcomes: list[PreparedModel | BiremeError] = [problem] * len(plan.to_load) if problem else []
+        if not problem:
             outcomes = await asyncio.gather(
                 *(self._in_pool(self._loader.load, plan, version) for version in plan.to_load)
             )
-            models, errors = self._make_models(plan, dict(zip(plan.to_load, outcomes, strict=True)))
-            if errors:
-                raise self._fail_load(record, plan, models, errors)
-            self._finish_load(record, plan, models)
+        models, errors = self._make_models(plan, dict(zip(plan.to_load, outcomes, strict=True)))
+        if errors:
+            return self._transitions.fail_load(record, plan, members, models, errors)
+        self._transitions.finish_load(record, plan, members, models)
+        return None
 
     @asynccontextmanager
     async def _exclusive(self, name: str) -> AsyncIterator[ModelRecord]:
@@ -168,7 +197,7 @@ class Lifecycle:
         if isinstance(outcome, NotInRepository):
             log.error("%s", outcome.message)
             raise outcome
-        self._note_failure(record, outcome.message)
+        self._transitions.note_failure(record, outcome.message)
         raise InvalidArgument(f"load failed for model '{record.name}': {outcome.message}\n") from outcome
 
     def _plan_blocking(
@@ -216,159 +245,116 @@ class Lifecycle:
                     log.exception("failed to start '%s' version %d", plan.name, version)
                     error = Internal(f"{type(error).__name__}: {error}")
                 errors[version] = error
-                self._keep_retiring(self._aside(outcome.close))
+                self._live.dispose(outcome.close)
                 continue
             models[version] = model
-            self._alive[model] = _Holding(plan.source.directory, weakref.ref(outcome.loaded))
+            self._live.add(model, plan.source, outcome.loaded)
         return models, errors
 
-    def _finish_load(self, record: ModelRecord, plan: LoadPlan | None, models: Mapping[int, Model]) -> None:
-        """Let the new models serve, then retire what they replace and what the version policy dropped."""
-        record.has_failed = False
-        record.reason = ""
-        wanted = record.ready_versions if plan is None else plan.versions
-        replaced = [self._serve(record.versions[version], model) for version, model in models.items()]
-        for version, version_record in list(record.versions.items()):
-            if version in wanted:
-                version_record.reason = ""
-            elif version_record.is_ready:
-                self._start_unloading(version_record)
-            elif version_record.reason != UNLOADED and version_record.state is VersionState.UNAVAILABLE:
-                del record.versions[version]  # it had failed, and nobody wants it any more
-        if plan is not None:
-            record.source = plan.source
-            for version in plan.kept:
-                kept = record.ready_versions[version]
-                kept.config = replace(kept.config, version_policy=plan.source.config.version_policy)
-        self.table.publish(record)
-        for model in filter(None, replaced):
-            self._retire(model)
-        for version, model in models.items():
-            seconds = model.statistics.load_duration_ns / 1e9
-            log.info("successfully loaded '%s' version %d in %.2f s", record.name, version, seconds)
-
-    def _fail_load(
-        self,
-        record: ModelRecord,
-        plan: LoadPlan,
-        models: Mapping[int, Model],
-        errors: Mapping[int, BiremeError],
-    ) -> BiremeError:
-        """Leave what serves as it is; where nothing serves yet, let the good versions. Return what to answer."""
-        record.has_failed = True
-        was_serving = bool(record.ready_versions)
-        for version, model in models.items():
-            version_record = record.versions[version]
-            if not was_serving:
-                self._serve(version_record, model)
-                continue
-            if not version_record.is_ready:
-                version_record.move(VersionState.UNAVAILABLE, reason=UNLOADED)
-            self._retire(model)
-        if models and not was_serving:
-            record.source = plan.source
-        for version, error in errors.items():
-            log.error("failed to load '%s' version %d: %s", record.name, version, error.message)
-            version_record = record.versions[version]
-            if version_record.is_ready:
-                version_record.reason = _still_serving(error.message)
-            else:
-                version_record.move(VersionState.UNAVAILABLE, reason=error.message)
-        self.table.publish(record)
-        directory = plan.source.directory
-        if all(holding.directory is not directory for holding in self._alive.values()):
-            self._keep_retiring(self._aside(_clear_up, directory))
-        clauses = "".join(
-            f"version {version} is at UNAVAILABLE state: {error.message};"
-            for version, error in errors.items()
-        )
-        return InvalidArgument(f"load failed for model '{record.name}': {clauses}\n")
-
-    def _note_failure(self, record: ModelRecord, reason: str) -> None:
-        """Remember a load that failed before any version was tried."""
-        log.error("failed to load '%s': %s", record.name, reason)
-        record.has_failed = True
-        record.reason = reason
-        for version_record in record.versions.values():
-            if version_record.is_ready:
-                version_record.reason = _still_serving(reason)
-            elif version_record.state is VersionState.UNAVAILABLE:
-                version_record.reason = reason
+    def is_member(self, name: str) -> bool:
+        """Whether an ensemble consists of ``name``, among others."""
+        return bool(self._graph.users_of(name))
 
     def mark_duplicate(self, name: str, locations: Iterable[str]) -> BiremeError:
         """Remember that ``name`` cannot be loaded because several repositories have it; return the error."""
         record = self.table.records.setdefault(name, ModelRecord(name))
-        self._note_failure(record, f"{DUPLICATE}: {', '.join(locations)}")
+        self._transitions.note_failure(record, f"{DUPLICATE}: {', '.join(locations)}")
         return NotInRepository(name, record.reason)
 
     # Unloading.
 
-    async def unload(self, name: str) -> None:
+    async def unload(self, name: str, *, unload_dependents: bool = False, is_patient: bool = True) -> None:
         """Unload a model; return when it can no longer be selected. Its requests in flight finish on their own.
+
+        Ensembles that consist of it are unloaded, too, until it is back. ``unload_dependents``: so are the models that it
+        consists of itself, if nobody asked for them and no other ensemble needs them. ``is_patient`` as for `load`.
 
         A model that is not loaded, or not known, is no error.
         """
+        members = self._graph.members_of(name)
         async with self._exclusive(name) as record:
-            self._unload(record)
+            self._transitions.unload(record)
+        together = LoadRound(is_patient=is_patient)
+        await asyncio.wait([self._begin(self._follow(name, together))])
+        for member in members if unload_dependents else ():
+            its_record = self.table.records.get(member)
+            if its_record is not None and not its_record.is_explicit and not self._graph.users_of(member):
+                await self.unload(member, unload_dependents=True, is_patient=is_patient)
 
-    def _unload(self, record: ModelRecord) -> None:
-        record.source = None
-        record.has_failed = False
-        record.reason = ""
-        for version_record in record.versions.values():
-            if version_record.is_ready:
-                self._start_unloading(version_record)
-            elif version_record.state is VersionState.UNAVAILABLE:
-                version_record.reason = UNLOADED
-        self.table.publish(record)
+    # Ensembles.
 
-    def _serve(self, version_record: VersionRecord, model: Model) -> Model | None:
-        """Let ``model`` answer for its version; return the model that it replaces."""
-        replaced = version_record.model if version_record.is_ready else None
-        if replaced is not None and _shows_the_same(replaced, model):
-            # The version never stopped serving, so its counters go on.
-            replaced.statistics.load_duration_ns = model.statistics.load_duration_ns
-            model.adopt_statistics(replaced.statistics)
-        else:
-            if replaced is not None:
-                self._metrics.remove_model(replaced.statistics)
-            self._metrics.add_model(model.statistics)
-        version_record.move(VersionState.READY, model=model)
-        return replaced
+    async def _gather_members(
+        self, plan: LoadPlan, together: LoadRound | None
+    ) -> tuple[MemberConfigs, BiremeError | None]:
+        """Load the composing models that are missing, if ``together``; return what serves, and why it is not enough."""
+        needs = plan.dependencies
+        if not needs:
+            return {}, None
+        names = list(dict.fromkeys(need.name for need in needs))
+        # From here on who loads one of them sees this ensemble: of two that need each other, one finds the circle.
+        self._graph.assign(plan.name, [*self._graph.members_of(plan.name), *names])
+        circle = self._graph.find_cycle(plan.name, names)
+        if circle is not None:
+            way = " -> ".join(f"'{name}'" for name in circle)
+            return dict.fromkeys(needs), InvalidArgument(f"circular dependency between ensembles: {way}")
+        failures = await self._load_members(names, together) if together is not None else {}
+        members = self.table.configs_of(needs)
+        missing = [need for need, config in members.items() if config is None]
+        return members, self.table.lacking(plan.name, missing, failures) if missing else None
 
-    def _start_unloading(self, version_record: VersionRecord) -> None:
-        model = version_record.model
-        assert model is not None
-        version_record.move(VersionState.UNLOADING, model=model)
-        self._metrics.remove_model(model.statistics)
-        self._retire(model, version_record)
+    async def _load_members(self, names: Iterable[str], together: LoadRound) -> dict[str, str]:
+        """Wait until these models have been loaded, those without a load that do not serve included; say which failed."""
+        for name in names:
+            if self._fetches_members and name not in self.table.latest and name not in together.loads:
+                self._begin_load(name, NO_OVERRIDE, together, is_explicit=False)
+        loads = {name: together.loads[name] for name in names if name in together.loads}
+        if loads:
+            await asyncio.wait(loads.values())
+        return {name: str(error).strip() for name, load in loads.items() if (error := load.exception())}
 
-    def _retire(self, model: Model, version_record: VersionRecord | None = None) -> None:
-        self._keep_retiring(self._drain(model, version_record))
+    async def _follow(self, name: str, together: LoadRound) -> None:
+        """Validate again the ensemble ``name`` and all that consist of it, each after those it consists of itself."""
+        for level in [[name], *self._graph.levels_above(name)]:
+            refreshes = [
+                self._begin(self._refresh(user)) for user in level if self._must_follow(user, together)
+            ]
+            if refreshes:
+                await asyncio.wait(refreshes)
 
-    async def _drain(self, model: Model, version_record: VersionRecord | None) -> None:
-        """Close ``model`` when its requests have been answered; then give its memory back."""
-        try:
-            await model.drain_and_close()
-        except Exception:  # a backend's close(): the model is gone for us either way
-            log.exception("failed to close '%s' version %d", model.name, model.version)
-        loaded = self._alive.pop(model).loaded
-        if version_record is not None:
-            log.info("successfully unloaded '%s' version %d", model.name, model.version)
-            if version_record.state is VersionState.UNLOADING and version_record.model is model:
-                version_record.move(VersionState.UNAVAILABLE, reason=UNLOADED)
-        remains = (weakref.ref(model), loaded)
-        del model
-        if not self._is_closing:
-            await asyncio.sleep(_LET_GO_S)
-            await self._aside(release_memory, *remains)
+    def _must_follow(self, name: str, together: LoadRound) -> bool:
+        """Whether it is time to validate an ensemble again, if it is one."""
+        record = self.table.records.get(name)
+        if record is None or not (record.members or record.failed):
+            return False
+        if not together.pending.isdisjoint((name, *self._graph.members_of(name))):
+            return False  # the last of its models to be loaded looks after it
+        if not together.is_patient and record.lock.locked():
+            self._begin(self._refresh(name))
+            return False
+        return True
+
+    async def _refresh(self, name: str) -> None:
+        """Let an ensemble become what its composing models now allow: what failed before, else what serves, else nothing."""
+        async with self._exclusive(name) as record:
+            failed = record.failed
+            if failed is not None and self.table.has_changed(failed.members) and not self._is_closing:
+                await self._execute(record, failed.plan)
+                failed = record.failed
+            if record.source is None or not self.table.has_changed(record.members) or self._is_closing:
+                return
+            plan = LoadPlan(name, record.source, tuple(record.ready_versions), frozenset())
+            error = await self._execute(record, plan)
+            if error is not None and record.failed is not None:
+                self._transitions.withdraw(record, record.failed.reason)
+            if failed is not None:
+                self._transitions.fail_again(record, failed)
+
+    # Closing.
 
     @property
     def num_in_flight(self) -> int:
         """Requests accepted and not yet answered, over all models that are not closed."""
-        return sum(model.num_in_flight for model in self._alive)
-
-    # Closing.
+        return self._live.num_in_flight
 
     async def close(self, timeout_s: float) -> bool:
         """Finish loads and requests within ``timeout_s``, then close every model; whether all of it was done.
@@ -378,16 +364,16 @@ class Lifecycle:
         """
         self._is_closing = True
         deadline = self._loop.time() + timeout_s
+        self._live.is_stopping = True
         is_idle = await self._wait_until_idle(deadline)
         if not is_idle:
-            for model in self._alive:
-                model.abort(
-                    Unavailable("Server is stopping: the exit timeout expired before the request could run"),
-                    kill=True,
-                )
+            self._live.abort(
+                Unavailable("Server is stopping: the exit timeout expired before the request could run")
+            )
         for record in list(self.table.records.values()):
-            self._unload(record)
-        is_closed = await self._wait_until_closed(max(deadline, self._loop.time() + _CLOSE_GRACE_S))
+            self._transitions.unload(record)
+        is_closed = await self._live.wait_until_closed(max(deadline, self._loop.time() + _CLOSE_GRACE_S))
+        is_closed = is_closed and not self._work
         self._pool.shutdown(wait=False, cancel_futures=True)
         if is_closed:
             self._timer.close()
@@ -398,61 +384,32 @@ class Lifecycle:
     async def _wait_until_idle(self, deadline: float) -> bool:
         """Wait until no load runs and no request is in flight; say every second what is left."""
         next_report = self._loop.time()
-        while self._loads or self.num_in_flight:
+        while self._work or self.num_in_flight:
             now = self._loop.time()
             if now >= next_report:
                 log.info("Timeout %d: Found %s", round(max(0.0, deadline - now)), self._unfinished())
                 next_report = now + 1.0
             if now >= deadline:
                 return False
-            await asyncio.sleep(_DRAIN_TICK_S)
+            await asyncio.sleep(TICK_S)
         return True
 
-    async def _wait_until_closed(self, deadline: float) -> bool:
-        while self._retirements and self._loop.time() < deadline:
-            await asyncio.wait(self._retirements, timeout=min(1.0, deadline - self._loop.time()))
-        return not self._retirements and not self._loads
-
     def _unfinished(self) -> str:
-        busy = [model for model in self._alive if model.num_in_flight]
-        counts = ", ".join(f"'{model.name}' version {model.version}: {model.num_in_flight}" for model in busy)
-        return (
-            f"{len(busy)} model versions that have in-flight inferences{f' ({counts})' if counts else ''}, "
-            f"{len(self._loads)} loads at work, {len(self._alive)} live models"
-        )
+        return f"{self._live.describe_busy()}, {len(self._work)} loads at work, {len(self._live)} live models"
 
-    def _keep_retiring(self, work: Awaitable[object]) -> None:
-        task = asyncio.ensure_future(work)
-        self._retirements.add(task)
-        task.add_done_callback(self._end_retirement)
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin something that goes on whoever waits for it or no longer does."""
+        task = self._loop.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._end)
+        return task
 
-    def _end_retirement(self, task: asyncio.Future[Any]) -> None:
-        self._retirements.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("failed to close a model", exc_info=error)
-
-    def _aside(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
-        """Run ``function`` off the loop; not in the loading pool, which a stop may end before the last load."""
-        return self._loop.run_in_executor(None, function, *args)
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        error = None if task.cancelled() else task.exception()
+        # Other errors are in the log and in the index already, should nobody have waited for them.
+        if error is not None and not isinstance(error, BiremeError):
+            log.error("a load has ended by a mistake of the server's own", exc_info=error)
 
     def _in_pool(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
         return self._loop.run_in_executor(self._pool, function, *args)
-
-
-def _clear_up(directory: ModelDirectory) -> None:
-    """Remove what a failed load brought along, and what its backend left behind."""
-    directory.close()
-    release_memory()
-
-
-def _still_serving(reason: str) -> str:
-    return f"the last load failed, what was loaded before keeps serving: {reason}"
-
-
-def _shows_the_same(old: Model, new: Model) -> bool:
-    """Whether both have the same metric labels and buckets."""
-    return (old.config.metric_tags, old.config.model_metrics, old.max_batch_size) == (
-        new.config.metric_tags,
-        new.config.model_metrics,
-        new.max_batch_size,
-    )

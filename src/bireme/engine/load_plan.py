@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bireme.config import ModelConfig
+from bireme.engine.dependencies import Dependency, dependencies_of
 from bireme.engine.model_state import LoadSource
 from bireme.repository import (
     Catalogue,
@@ -66,6 +67,11 @@ class LoadPlan:
         """The versions that must be loaded."""
         return tuple(version for version in self.versions if version not in self.kept)
 
+    @property
+    def dependencies(self) -> tuple[Dependency, ...]:
+        """The composing models, if it is an ensemble."""
+        return dependencies_of(self.source.config)
+
 
 def plan_load(
     name: str,
@@ -84,7 +90,7 @@ def plan_load(
 
     A version is kept when it serves, none of its files nor any file outside the version directories has changed, and
     the config says the same apart from the version policy. (Triton also changes instance groups in place; here that
-    is an ordinary hot swap.)
+    is an ordinary hot swap.) Of an ensemble nothing is kept: to make it anew costs nothing.
 
     Raises:
         NotInRepository: the model is in no repository, in several, or its directory cannot be read.
@@ -120,6 +126,8 @@ def _plan(
     first = min(map(str, available), default=None)
     config = read_config(name, model_dir, model_dir / first if first else None, rules, override.config)
     _check_supported(config)
+    if config.ensemble_scheduling is not None and not available:
+        available = (1,)  # version control systems drop empty directories
     for feature in features_without_effect(config):
         log.warning("model '%s': %s", name, feature)
     versions = tuple(select_versions(config.version_policy, available))
@@ -161,8 +169,6 @@ def features_without_effect(config: ModelConfig) -> list[str]:
 
 
 def _check_supported(config: ModelConfig) -> None:
-    if config.ensemble_scheduling is not None:
-        raise Unsupported(f"model '{config.name}' has 'ensemble_scheduling': ensembles are not supported yet")
     if config.model_repository_agents is not None and config.model_repository_agents.agents:
         names = ", ".join(agent.name for agent in config.model_repository_agents.agents)
         raise Unsupported(
@@ -174,6 +180,7 @@ def _unchanged(source: LoadSource, loaded: LoadSource | None) -> set[int]:
     """Return the versions that may stay as they are when ``source`` takes the place of ``loaded``."""
     if (
         loaded is None
+        or source.config.ensemble_scheduling is not None
         or source.fingerprint is None
         or loaded.fingerprint is None
         or loaded.directory.path != source.directory.path

@@ -49,6 +49,8 @@ class PreparedModel:
 def load_version(ctx: ModelContext, backend: Backend, *, auto_complete: bool) -> PreparedModel:
     """Open the model, complete and check its config, make its instances and warm them up.
 
+    An ensemble is completed even without ``auto_complete``: how it answers is what its steps do.
+
     On failure everything that was opened is closed again.
 
     Raises:
@@ -59,7 +61,7 @@ def load_version(ctx: ModelContext, backend: Backend, *, auto_complete: bool) ->
         loaded = backend.load(ctx)
         undo.callback(loaded.close)
         config = ctx.config
-        if auto_complete:
+        if auto_complete or config.ensemble_scheduling is not None:
             config = apply_autocomplete(config, loaded.complete_config(config))
         validate(config, name=ctx.name, require_io=True)
         loaded.check_config(config)
@@ -90,8 +92,10 @@ def load_version(ctx: ModelContext, backend: Backend, *, auto_complete: bool) ->
 def placements(config: ModelConfig) -> Iterator[tuple[Placement, bool]]:
     """Yield where each instance of ``config`` runs, and whether it is passive.
 
-    Instances on different GPUs of one group share their name, as in Triton.
+    Instances on different GPUs of one group share their name, as in Triton. An ensemble has one, without a group.
     """
+    if config.ensemble_scheduling is not None:
+        yield Placement(config.name), False
     for group in config.instance_group:
         for device_id in group.gpus or (0,):
             for index in range(group.count):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from bireme.engine.lifecycle import Lifecycle
@@ -80,10 +80,9 @@ class ModelControl:
         """Look at the repositories once and begin what has to be done; it goes on in the background."""
         snapshot = await asyncio.to_thread(self._catalogue.take_snapshot)
         changes = self._tracker.observe(snapshot)
+        loads = self._begin(self._load((*changes.added, *changes.modified)))
         for name in changes.deleted:
-            self._begin(self._unload(name, snapshot))
-        for name in (*changes.added, *changes.modified):
-            self._begin(self._load(name))
+            self._begin(self._unload(name, snapshot, loads))
 
     async def wait_for_actions(self) -> None:
         """Wait until everything that polls have begun has ended."""
@@ -115,23 +114,26 @@ class ModelControl:
             except Exception:  # one bad look must not be the last one
                 log.exception("failed to poll the model repositories")
 
-    async def _load(self, name: str) -> None:
-        try:
-            await self._lifecycle.load(name)
-        except BiremeError:  # the reason is in the log and in the index
-            self._tracker.mark_failed(name)
-        else:
-            self._tracker.mark_loaded(name)
+    async def _load(self, names: Iterable[str]) -> None:
+        failures = await self._lifecycle.load_all(names)
+        for name in names:
+            if name in failures:  # the reason is in the log and in the index
+                self._tracker.mark_failed(name)
+            else:
+                self._tracker.mark_loaded(name)
 
-    async def _unload(self, name: str, snapshot: Snapshot) -> None:
+    async def _unload(self, name: str, snapshot: Snapshot, loads: asyncio.Task[None]) -> None:
+        if self._lifecycle.is_member(name):
+            await asyncio.wait([loads])  # the ensemble may have changed at the same time and need it no more
         await self._lifecycle.unload(name)
         if name in snapshot.duplicates:
             self._lifecycle.mark_duplicate(name, snapshot.duplicates[name])
 
-    def _begin(self, action: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, action: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(action)
         self._actions.add(task)
         task.add_done_callback(self._actions.discard)
+        return task
 
 
 def _is_fresh(snapshot: Snapshot) -> bool:

@@ -41,7 +41,11 @@ class ModelHost:
         if request.parent is not None:
             spans.begin_call(request, request.parent)
         try:
-            self._find(request.model_name, request.model_version).enqueue(request)
+            name, version = request.model_name, request.model_version
+            model = self._look_up(name, version) or self.lifecycle.table.find_lingering(name, version)
+            if model is None:
+                raise self.lifecycle.table.refusal(name, version)
+            model.enqueue(request)
         except BiremeError as error:
             spans.refuse_call(request, error)
             raise
@@ -101,12 +105,13 @@ class ModelHost:
     async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> None:
         """Load or reload a model."""
         self._require_loads()
-        await self.lifecycle.load(name, LoadOverride(config, dict(files or {})))
+        # The caller may be a model that is just being loaded, for an ensemble perhaps.
+        await self.lifecycle.load(name, LoadOverride(config, dict(files or {})), is_patient=False)
 
-    async def unload_model(self, name: str, *, unload_dependents: bool) -> None:  # noqa: ARG002
-        """Unload a model. ``unload_dependents`` has no effect as long as no model depends on others."""
+    async def unload_model(self, name: str, *, unload_dependents: bool) -> None:
+        """Unload a model."""
         self._require_loads()
-        await self.lifecycle.unload(name)
+        await self.lifecycle.unload(name, unload_dependents=unload_dependents, is_patient=False)
 
     def _require_loads(self) -> None:
         if not self._allows_loads:

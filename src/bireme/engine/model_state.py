@@ -13,16 +13,24 @@ Source: Triton ``model_lifecycle.cc``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from bireme.config import ModelConfig
+from bireme.engine.dependencies import Dependency
 from bireme.engine.model import Model
 from bireme.repository import Fingerprint, ModelDirectory
 
+if TYPE_CHECKING:
+    from bireme.engine.load_plan import LoadPlan
+
 UNLOADED = "unloaded"
-"""The reason of a version that is not available because somebody wanted it so."""
+"""The reason of a version that is not available because somebody wanted it so. More may follow a colon."""
+
+MemberConfigs = Mapping[Dependency, ModelConfig | None]
+"""The composing models of an ensemble, with the configs that they serve with; None: one does not serve."""
 
 
 class VersionState(StrEnum):
@@ -51,7 +59,7 @@ class VersionRecord:
     def __init__(self) -> None:
         self._state: VersionState | None = None
         self.reason = ""
-        """Why it is not available; on a READY version, why its last reload failed."""
+        """Why it is not available, or (UNLOADING) will not be; on a READY version, why its last reload failed."""
         self.model: Model | None = None
 
     @property
@@ -63,6 +71,13 @@ class VersionRecord:
     def is_ready(self) -> bool:
         """Whether the version serves."""
         return self._state is VersionState.READY
+
+    @property
+    def is_unloaded(self) -> bool:
+        """Whether the version does not serve because somebody wanted it so; it may still be finishing its requests."""
+        if self._state is VersionState.UNLOADING and not self.reason:
+            return True
+        return not self.is_ready and self.reason.partition(":")[0] == UNLOADED
 
     def move(self, state: VersionState, *, model: Model | None = None, reason: str = "") -> None:
         """Go to ``state``, the only way to change it; a move that the diagram lacks is a bug."""
@@ -86,10 +101,30 @@ class LoadSource:
     """None for a load with overrides, which the next plain load undoes."""
 
 
+@dataclass(frozen=True, slots=True)
+class FailedLoad:
+    """A load of an ensemble that failed, to be tried again when a composing model is another than it was."""
+
+    plan: LoadPlan
+    members: MemberConfigs
+    reason: str
+
+
 class ModelRecord:
     """All that is known of one model name since somebody first tried to load it."""
 
-    __slots__ = ("has_failed", "lock", "name", "num_users", "reason", "source", "versions")
+    __slots__ = (
+        "failed",
+        "has_failed",
+        "is_explicit",
+        "lock",
+        "members",
+        "name",
+        "num_users",
+        "reason",
+        "source",
+        "versions",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -98,6 +133,12 @@ class ModelRecord:
         """Why the last load failed before any version was tried (a bad config, a duplicate name)."""
         self.source: LoadSource | None = None
         """Where the READY versions come from; None while nothing is loaded."""
+        self.members: MemberConfigs = {}
+        """What the READY versions of an ensemble were validated against."""
+        self.failed: FailedLoad | None = None
+        """What an ensemble becomes as soon as its composing models allow it."""
+        self.is_explicit = False
+        """Whether somebody asked for the model itself, and not only for an ensemble that needs it."""
         self.has_failed = False
         """Whether the last load failed: then the next one does its work even if no file has changed."""
         self.lock = asyncio.Lock()
@@ -129,10 +170,13 @@ class ModelRecord:
         versions = self.versions.values()
         if not versions or (self.reason and not any(record.is_ready for record in versions)):
             return False
-        return all(
-            record.is_ready or record.state is VersionState.UNLOADING or record.reason == UNLOADED
-            for record in versions
-        )
+        return all(record.is_ready or record.is_unloaded for record in versions)
+
+    @property
+    def is_unloaded(self) -> bool:
+        """Whether nothing of the model serves because somebody wanted it so."""
+        versions = self.versions.values()
+        return bool(versions) and not self.reason and all(record.is_unloaded for record in versions)
 
     def index_entries(self) -> Iterator[dict[str, str]]:
         """Yield the model's elements of the repository index."""

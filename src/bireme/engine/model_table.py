@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sized
+from dataclasses import replace
 from difflib import get_close_matches
 
+from bireme.engine.dependencies import Dependency
 from bireme.engine.model import Model
-from bireme.engine.model_state import ModelRecord, VersionRecord, VersionState
+from bireme.engine.model_state import UNLOADED, MemberConfigs, ModelRecord, VersionRecord, VersionState
 from bireme.types import BiremeError, InvalidArgument, NotFound, Unavailable
 
 DUPLICATE = "model appears in two or more repositories"
@@ -22,7 +24,7 @@ class ModelTable:
     ``latest`` and ``versions`` are what requests use: one dict look-up, no test of any state.
     """
 
-    __slots__ = ("latest", "records", "versions")
+    __slots__ = ("latest", "lingering", "records", "versions")
 
     def __init__(self) -> None:
         self.records: dict[str, ModelRecord] = {}
@@ -31,6 +33,19 @@ class ModelTable:
         """By name, the highest READY version."""
         self.versions: dict[tuple[str, int], Model] = {}
         """Every READY version."""
+        self.lingering: dict[tuple[str, int], Model] = {}
+        """Unloaded versions that ensembles still need for the requests that they have begun; for models only."""
+
+    def find(self, name: str, version: int) -> Model | None:
+        """Return the READY version that a request for ``version`` (-1: the latest) gets."""
+        return self.latest.get(name) if version == -1 else self.versions.get((name, version))
+
+    def find_lingering(self, name: str, version: int) -> Model | None:
+        """As `find`, among the unloaded ones that are still needed."""
+        if version != -1:
+            return self.lingering.get((name, version))
+        versions = [number for owner, number in self.lingering if owner == name]
+        return self.lingering[name, max(versions)] if versions else None
 
     def publish(self, record: ModelRecord) -> None:
         """Bring the look-up tables up to date with one model's record."""
@@ -62,6 +77,44 @@ class ModelTable:
             f"Request for unknown model: '{name}' version {version} is not at ready state: "
             f"{_describe(version, found)}"
         )
+
+    def _absence(self, name: str, version: int) -> str:
+        """Say why a model version (-1: the latest) does not serve, to follow its name in a message."""
+        record = self.records.get(name)
+        if record is None or not record.is_known:
+            return "which is not loaded"
+        if version != -1 and (ready := record.ready_versions):
+            return f"which is not loaded (ready: {', '.join(map(str, ready))})"
+        if record.is_unloaded:
+            return "which was unloaded"
+        states = [_describe(number, each) for number, each in sorted(record.versions.items())]
+        return f"which is not ready: {'; '.join(states) or record.reason}"
+
+    def configs_of(self, needs: Iterable[Dependency]) -> MemberConfigs:
+        """Return what composing models serve with. Their version policies do not matter, as they change nothing of it."""
+        models = {need: self.find(*need) for need in needs}
+        return {
+            need: None if model is None else replace(model.config, version_policy=None)
+            for need, model in models.items()
+        }
+
+    def has_changed(self, members: MemberConfigs) -> bool:
+        """Whether a composing model is another than when `configs_of` returned ``members``."""
+        return self.configs_of(members) != members
+
+    def lacking(self, name: str, missing: Iterable[Dependency], failures: Mapping[str, str]) -> BiremeError:
+        """Return why ensemble ``name`` cannot load, if composing models are missing; ``failures``: of their own loads."""
+        missing = list(missing)
+        clauses = [
+            f"{need}, which failed to load: {failures[need.name]}"
+            if need.name in failures and need.name not in self.latest
+            else f"{need}, {self._absence(*need)}"
+            for need in missing
+        ]
+        records = [self.records.get(need.name) for need in missing]
+        is_wanted = all(record is not None and record.is_unloaded for record in records)
+        message = f"ensemble '{name}' depends on {'; and on '.join(clauses)}"
+        return InvalidArgument(f"{UNLOADED}: {message}" if is_wanted else message)
 
     def select(self, name: str | None, version: int) -> list[Model]:
         """Return the READY versions of every model, of one (-1: all of its versions), or one version; in order.

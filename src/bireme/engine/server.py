@@ -452,15 +452,15 @@ class Server:
         """
         await self._controlled().load(name, LoadOverride(config, dict(files or {})))
 
-    async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:  # noqa: ARG002
-        """Unload a model and return when it takes no more requests; those in flight finish on their own.
+    async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Unload a model and return when it takes no more requests; those in flight finish. An unknown one is no error.
 
-        An unknown model is no error. ``unload_dependents`` has no effect as long as no model depends on others.
+        Ensembles with it go, too; with ``unload_dependents`` also what it consists of and was loaded for it alone.
 
         Raises:
             Unavailable: the control mode is not explicit, or the server is starting or stopping.
         """
-        await self._controlled().unload(name)
+        await self._controlled().unload(name, unload_dependents=unload_dependents)
 
     # Helpers.
 

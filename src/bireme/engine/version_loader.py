@@ -10,12 +10,16 @@ from pathlib import Path
 from bireme.backends.interface import Backend, Host, ModelContext
 from bireme.backends.isolated import IsolatedBackend, wants_process
 from bireme.backends.registry import find_backend_directory, get_backend
+from bireme.config import ModelConfig
+from bireme.config.backend_rules import ENSEMBLE_PLATFORM
 from bireme.engine.load_plan import LoadPlan
 from bireme.engine.loading import PreparedModel, load_version
 from bireme.engine.options import ServerOptions
 from bireme.types import BiremeError, Internal
 
 log = logging.getLogger("bireme.engine")
+
+_NEVER_ISOLATED = ("python", ENSEMBLE_PLATFORM)
 
 
 class VersionLoader:
@@ -41,6 +45,7 @@ class VersionLoader:
 
     def _try(self, plan: LoadPlan, version: int) -> PreparedModel | BiremeError:
         config = plan.source.config
+        backend_name = _backend_name(config)
         model_dir = plan.source.directory.path
         context = ModelContext(
             name=plan.name,
@@ -48,8 +53,8 @@ class VersionLoader:
             model_dir=model_dir,
             version_dir=model_dir / str(version),
             config=config,
-            backend_config=self._options.settings_of(config.backend),
-            backend_dir=self._directory_of(config.backend),
+            backend_config=self._options.settings_of(backend_name),
+            backend_dir=self._directory_of(backend_name),
             host=self._host,
         )
         auto_complete = not self._options.disable_auto_complete_config
@@ -64,11 +69,11 @@ class VersionLoader:
             return Internal(f"{type(error).__name__}: {error}")
 
     def _backend_of(self, context: ModelContext) -> Backend:
-        config = context.config
-        # Python models have processes of their own anyway.
-        if wants_process(config) and config.backend != "python" and context.backend_dir is None:
-            return IsolatedBackend(config.backend)
-        return self._backend(config.backend)
+        name = _backend_name(context.config)
+        # Python models have processes of their own anyway, and an ensemble only asks others.
+        if wants_process(context.config) and name not in _NEVER_ISOLATED and context.backend_dir is None:
+            return IsolatedBackend(name)
+        return self._backend(name)
 
     def _backend(self, name: str) -> Backend:
         """Return the server's one object for a backend, made when the first model names it."""
@@ -82,3 +87,8 @@ class VersionLoader:
         if name in self._given:
             return None
         return find_backend_directory(name, self._options.backend_directory)
+
+
+def _backend_name(config: ModelConfig) -> str:
+    """Return the backend's name; an ensemble's config has none."""
+    return ENSEMBLE_PLATFORM if config.platform == ENSEMBLE_PLATFORM else config.backend

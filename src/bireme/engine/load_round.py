@@ -1,0 +1,19 @@
+"""LoadRound: loads that belong together, as one call or one look at the repositories wants them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class LoadRound:
+    """What loads that belong together know of each other: each model is loaded once, whoever needs it."""
+
+    is_patient: bool
+    """Whether ensembles that are busy with a load of their own are waited for."""
+    loads: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+    """Models whose load has not ended."""
+    follow_ups: list[asyncio.Task[None]] = field(default_factory=list)
+    """Each load's: the ensembles that consist of its model are validated again."""
