@@ -112,9 +112,9 @@ class EnsembleRun:
         batch_size: int = 1,
         sequence: SequenceFields = NO_SEQUENCE,
     ) -> None:
-        """Begin with ``inputs``, those of a request that fits the ensemble; ``outputs``: the wanted ones, None: all."""
+        """Begin with ``inputs``, those of a request that fits the ensemble; ``outputs``: the wanted ones, none: all."""
         self._plan = plan
-        self._selection: Selection = plan.select(None if outputs is None else tuple(outputs))
+        self._selection: Selection = plan.select(tuple(outputs or ()) or None)
         self._batch_size = batch_size
         self._sequence = sequence
         self.calls: deque[StepCall] = deque()
