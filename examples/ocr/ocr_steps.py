@@ -49,8 +49,11 @@ READER_STEP = 160
 """The reader takes lines of any width. Widths of 320, 480, 640, … let lines of several pictures share a batch."""
 MIN_READ_SCORE = 0.5
 """Mean probability of the letters below which a line is no text."""
-MAX_BATCH = 8
-"""``max_batch_size`` of the models ``angle`` and ``reader``."""
+ANGLE_LINES = 16
+"""Lines in a call of ``angle``: its ``max_batch_size``."""
+READER_LINES = 4
+"""Lines in a call of ``reader``: half its ``max_batch_size``. Calls of one picture run side by side, a core each; where more
+wait than there are cores, the server puts them together again."""
 
 
 class BadPicture(ValueError):
@@ -246,7 +249,7 @@ def reader_groups(lines: list[np.ndarray]) -> list[tuple[list[int], np.ndarray]]
         by_width.setdefault(width, []).append(number)
     groups = []
     for width, numbers in by_width.items():
-        for chosen in chunks(numbers):
+        for chosen in parts(numbers, READER_LINES):
             batch = np.zeros((len(chosen), 3, LINE_HEIGHT, width), np.float32)
             for row, number in zip(batch, chosen, strict=True):
                 row[:, :, : lines[number].shape[1]] = normalised(lines[number])
@@ -254,9 +257,9 @@ def reader_groups(lines: list[np.ndarray]) -> list[tuple[list[int], np.ndarray]]
     return groups
 
 
-def chunks(items: list) -> list[list]:
-    """Cut a list into parts that fit into one request."""
-    return [items[start : start + MAX_BATCH] for start in range(0, len(items), MAX_BATCH)]
+def parts(items: list, size: int) -> list[list]:
+    """Cut a list into parts of at most that size."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 # --- letters -------------------------------------------------------------------------------------------------------
@@ -313,7 +316,7 @@ async def read_boxes(call: Call, picture: np.ndarray, probability: np.ndarray, a
     if not len(boxes):
         return Found(boxes, [], [])
     lines = crop_lines(picture, boxes)
-    angles = await asyncio.gather(*(call("angle", angle_input(part)) for part in chunks(lines)))
+    angles = await asyncio.gather(*(call("angle", angle_input(part)) for part in parts(lines, ANGLE_LINES)))
     boxes, lines = upright(boxes, lines, np.concatenate(angles))
     groups = reader_groups(lines)
     answers = await asyncio.gather(*(call("reader", batch) for _, batch in groups))

@@ -338,6 +338,8 @@ def _make_default(ensemble: str, tensor: str, output: ModelOutput, value: Any, *
         ) from None
     if row.ndim == 0:
         row = np.broadcast_to(row, tuple(1 if dim == -1 else dim for dim in output.dims))
+    elif not row.size and -1 in output.dims:  # JSON has no way to write an array of shape [0, 4, 2]
+        row = row.reshape([max(dim, 0) for dim in output.dims])
     if not _admits(output.dims, row.shape):
         raise InvalidArgument(
             f"parameter 'default:{tensor}' of ensemble '{ensemble}' has shape {list(row.shape)}, but output "
