@@ -29,6 +29,36 @@ def add_fake_model(root: Path, name: str, versions: Iterable[int] = (1,), extra:
     return model_dir
 
 
+def add_fake_ensemble(
+    root: Path, name: str, *models: str, versions: Iterable[int] = (1,), extra: str = "", dims: str = "-1"
+) -> Path:
+    """Write an ensemble of models from X to Y, one behind the other, and return its folder. ``model:3`` is a version of one."""
+    model_dir = root / name
+    for version in versions:
+        (model_dir / str(version)).mkdir(parents=True, exist_ok=True)
+    model_dir.mkdir(parents=True, exist_ok=True)
+    tensors = ["X", *(f"t{index}" for index in range(1, len(models))), "Y"]
+    steps = []
+    for index, model in enumerate(models):
+        model_name, _, version = model.partition(":")
+        steps.append(
+            f'step {{ model_name: "{model_name}" model_version: {version or -1} '
+            f'input_map {{ key: "X" value: "{tensors[index]}" }} '
+            f'output_map {{ key: "Y" value: "{tensors[index + 1]}" }} }}'
+        )
+    (model_dir / "config.pbtxt").write_text(
+        f"""
+platform: "ensemble"
+input [{{ name: "X" data_type: TYPE_FP32 dims: [ {dims} ] }}]
+output [{{ name: "Y" data_type: TYPE_FP32 dims: [ {dims} ] }}]
+ensemble_scheduling {{ {" ".join(steps)} }}
+{extra}
+""",
+        "utf-8",
+    )
+    return model_dir
+
+
 def touch(path: Path) -> None:
     """Make ``path`` newer than it has ever been, whatever the clock's resolution."""
     now_ns = max(time.time_ns(), path.stat().st_mtime_ns + 1) if path.exists() else time.time_ns()

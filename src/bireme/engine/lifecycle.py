@@ -32,8 +32,6 @@ from bireme.engine.model_host import ModelHost
 from bireme.engine.model_state import (
     MemberConfigs,
     ModelRecord,
-    VersionRecord,
-    VersionState,
 )
 from bireme.engine.model_table import DUPLICATE, ModelTable, suggest
 from bireme.engine.options import ModelControlMode, ServerOptions
@@ -156,14 +154,12 @@ class Lifecycle:
         self, record: ModelRecord, plan: LoadPlan, together: LoadRound | None = None
     ) -> BiremeError | None:
         """Load what ``plan`` says; return what to answer if that fails. With ``together``, composing models first."""
-        for version in plan.to_load:
-            version_record = record.versions.setdefault(version, VersionRecord())
-            if not version_record.is_ready:
-                version_record.move(VersionState.LOADING)
-        log.info("loading: %s:%s", plan.name, ",".join(map(str, plan.to_load)))
+        if together is not None:
+            self._transitions.start_load(record, plan)
         members, problem = await self._gather_members(plan, together)
         outcomes: list[PreparedModel | BiremeError] = [problem] * len(plan.to_load) if problem else []
         if not problem:
+            self._transitions.start_load(record, plan)
             outcomes = await asyncio.gather(
                 *(self._in_pool(self._loader.load, plan, version) for version in plan.to_load)
             )

@@ -29,6 +29,8 @@ from bireme.types import BiremeError, InvalidArgument
 
 log = logging.getLogger("bireme.engine")
 
+_ON_THE_WAY = (VersionState.LOADING, VersionState.READY)
+
 
 class Transitions:
     """What becomes of a model's record, and with it of its models, metrics and place in the graph of dependencies."""
@@ -40,6 +42,15 @@ class Transitions:
         self._live = live
         self._graph = graph
         self._metrics = metrics
+
+    def start_load(self, record: ModelRecord, plan: LoadPlan) -> None:
+        """Show that the versions that do not serve yet are on their way. Twice is as once."""
+        waiting = [record.versions.setdefault(version, VersionRecord()) for version in plan.to_load]
+        waiting = [version_record for version_record in waiting if version_record.state not in _ON_THE_WAY]
+        for version_record in waiting:
+            version_record.move(VersionState.LOADING)
+        if waiting or not plan.dependencies:
+            log.info("loading: %s:%s", plan.name, ",".join(map(str, plan.to_load)))
 
     def finish_load(
         self, record: ModelRecord, plan: LoadPlan | None, members: MemberConfigs, models: Mapping[int, Model]
@@ -95,12 +106,7 @@ class Transitions:
         if members:
             record.failed = FailedLoad(plan, members, next(iter(errors.values())).message)
         for version, error in errors.items():
-            log.error("failed to load '%s' version %d: %s", record.name, version, error.message)
-            version_record = record.versions[version]
-            if version_record.is_ready:
-                version_record.reason = _still_serving(error.message)
-            else:
-                version_record.move(VersionState.UNAVAILABLE, reason=error.message)
+            self._fail_version(record, version, error)
         self._publish(record)
         if record.failed is None and not self._live.uses(plan.source.directory):
             self._live.dispose(_clear_up, plan.source.directory)
@@ -109,6 +115,25 @@ class Transitions:
             for version, error in errors.items()
         )
         return InvalidArgument(f"load failed for model '{record.name}': {clauses}\n")
+
+    def _fail_version(self, record: ModelRecord, version: int, error: BiremeError) -> None:
+        is_wanted = error.message.startswith(f"{UNLOADED}:")
+        log.log(
+            logging.INFO if is_wanted else logging.ERROR,
+            "failed to load '%s' version %d: %s",
+            record.name,
+            version,
+            error.message,
+        )
+        version_record = record.versions.setdefault(version, VersionRecord())
+        if version_record.is_ready:
+            version_record.reason = _still_serving(error.message)
+        elif version_record.state in (VersionState.UNLOADING, VersionState.UNAVAILABLE):
+            version_record.reason = error.message
+        else:
+            if version_record.state is None:
+                version_record.move(VersionState.LOADING)
+            version_record.move(VersionState.UNAVAILABLE, reason=error.message)
 
     def note_failure(self, record: ModelRecord, reason: str) -> None:
         """Remember a load that failed before any version was tried."""
