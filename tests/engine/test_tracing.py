@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -52,6 +53,23 @@ async def execute(self, requests):
         responses.append(pb_utils.InferenceResponse(answers[0].output_tensors()))
     return responses
 """
+ENSEMBLE = """
+platform: "ensemble"
+input [{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] }]
+output [{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }]
+"""
+
+
+def add_chain(root: Path, name: str, *models: str) -> None:
+    """Write an ensemble whose steps are ``models``, one behind the other."""
+    tensors = ["X", *(f"t{number}" for number in range(1, len(models))), "Y"]
+    steps = "".join(
+        f'step {{ model_name: "{model}" model_version: -1 input_map {{ key: "X" value: "{given}" }} '
+        f'output_map {{ key: "Y" value: "{made}" }} }}'
+        for model, (given, made) in zip(models, pairwise(tensors), strict=True)
+    )
+    (root / name / "1").mkdir(parents=True)
+    (root / name / "config.pbtxt").write_text(f"{ENSEMBLE}ensemble_scheduling {{ {steps} }}", "utf-8")
 
 
 async def trace_of(server: Server, name: str, **settings: Any) -> dict[str, Any]:
@@ -317,5 +335,50 @@ def test_a_called_model_with_many_responses_is_one_step(tmp_path):
         record = await trace_of(server, "top")
         assert names(record) == ("top", ["two"])
         assert record["calls"][0]["responses"] == 2
+
+    serve(tmp_path, scenario)
+
+
+def test_the_steps_of_ensembles_are_calls(tmp_path):
+    """Also of nested ones, whether the loop makes them or, one after the other, a thread; and what their code calls."""
+    add_thread_model(tmp_path, "plus", execute("x + 1"))
+    add_fake_model(tmp_path, "fake")
+    add_thread_model(tmp_path, "script", calling('call("fake").output_tensors()[0].as_numpy()'))
+    add_chain(tmp_path, "inner", "plus", "plus")
+    add_chain(tmp_path, "outer", "inner", "fake", "script")
+
+    async def scenario(server: Server) -> None:
+        record = await trace_of(server, "outer")
+
+        assert names(record) == ("outer", [("inner", ["plus", "plus"]), "fake", ("script", ["fake"])])
+        inner, fake, script = record["calls"]
+        assert record["ensemble"]
+        assert inner["ensemble"]
+        assert "ensemble" not in fake
+        assert "compute_end" not in record  # its steps are all that computes
+        assert record["compute_start"] <= inner["request_start"] <= inner["calls"][0]["request_start"]
+        assert inner["request_end"] <= fake["request_start"]
+        assert fake["request_end"] <= script["request_start"] <= script["calls"][0]["compute_start"]
+
+    serve(tmp_path, scenario, backends={"fake": FakeBackend()})
+
+
+def test_a_step_that_its_model_refuses_is_told(tmp_path):
+    add_thread_model(
+        tmp_path,
+        "plus",
+        execute("x + 1"),
+        extra="dynamic_batching { default_queue_policy { max_queue_size: 1 } }",
+    )
+    add_chain(tmp_path, "chain", "plus", "bad")
+    add_thread_model(tmp_path, "bad", "def execute(self, requests):\n    raise ValueError('no')")
+
+    async def scenario(server: Server) -> None:
+        record = await trace_of(server, "chain")
+
+        assert "in ensemble 'chain', step" in record["error"]
+        assert names(record) == ("chain", ["plus", "bad"])
+        assert "error" not in record["calls"][0]
+        assert "no" in record["calls"][1]["error"]
 
     serve(tmp_path, scenario)

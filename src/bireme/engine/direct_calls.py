@@ -80,7 +80,8 @@ class DirectCalls:
             if model.has_waiting:  # what came meanwhile found no free instance
                 model.wake()
         if request.trace is not None:
-            request.trace.set_model(model.name, model.version)
+            is_ensemble = model.config.ensemble_scheduling is not None
+            request.trace.set_model(model.name, model.version, is_ensemble=is_ensemble)
             end_span(request, response)
         self._done.append((request, execution, response))
         if not self._is_settling:
