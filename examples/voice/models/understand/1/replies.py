@@ -41,16 +41,26 @@ def reply_to(intent: str, heard: str, now: datetime) -> str:
 
 
 def tell_time(heard: str, now: datetime) -> str:
-    city = named_in(heard, ZONES)
-    there = now.astimezone(ZoneInfo(ZONES[city])) if city else now
-    return f"It is {there:%H:%M}{f' in {city}' if city else ''}."
+    place = place_in(heard)
+    if place is None:
+        return f"It is {now:%H:%M}."
+    if place not in ZONES:
+        return f"Sorry, I do not know what time it is in {place}."
+    return f"It is {now.astimezone(ZoneInfo(ZONES[place])):%H:%M} in {place}."
 
 
 def tell_weather(heard: str, now: datetime) -> str:
     """Invent the weather: whoever has a weather service asks it here."""
-    city = named_in(heard, ZONES) or "Paris"
-    number = now.astimezone(UTC).toordinal() + sum(map(ord, city))
-    return f"In {city} it is {SKIES[number % len(SKIES)]}, with {8 + number % 17} degrees."
+    place = place_in(heard) or "Paris"
+    number = now.astimezone(UTC).toordinal() + sum(map(ord, place))
+    return f"In {place} it is {SKIES[number % len(SKIES)]}, with {8 + number % 17} degrees."
+
+
+def place_in(heard: str) -> str | None:
+    """Return a place that is known, or one that only looks like a place."""
+    known = named_in(heard, ZONES)
+    found = re.search(r"\bin ([A-Z]\w+(?: [A-Z]\w+)*)", heard)
+    return known or (found[1] if found else None)
 
 
 def calculate(heard: str, _: datetime) -> str | None:
@@ -77,8 +87,8 @@ def switch(heard: str, _: datetime) -> str | None:
 
 
 def named_in(heard: str, names) -> str | None:
-    """Return the first of the names that the sentence has as words of their own."""
-    return next((name for name in names if re.search(rf"\b{name}\b", heard, re.IGNORECASE)), None)
+    """Return the first of the names that the sentence has as words of their own, one or several."""
+    return next((name for name in names if re.search(rf"\b{name}s?\b", heard, re.IGNORECASE)), None)
 
 
 REPLIES = {
