@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import groupby
 from math import ceil, floor
 
 from rich.console import Console
@@ -72,11 +72,11 @@ class Waterfall:
         names = ["step", *(self._name(row) for row in self._rows)]
         name_width = max(map(len, names))
         columns, bar_width = self._fit(width - name_width - 2)
-        heading, *numbers = zip_longest(*columns)
+        heading, *numbers = zip(*columns, strict=True)
         total = self._clock.with_unit(self._root.end - self._root.start)
         yield Text(f"{'step'.ljust(name_width)}{''.join(heading)}  0{total.rjust(bar_width - 1)}", "bold")
         for row, name, cells in zip(self._rows, names[1:], numbers, strict=True):
-            line = Text(row.lead, STYLES[Phase.CALLS])
+            line = Text.assemble((row.lead, STYLES[Phase.CALLS]))
             line.append(name[len(row.lead) :].ljust(name_width - len(row.lead)), "bold")
             line.append("".join(cells) + "  ")
             line.append_text(self._bar(row.steps, bar_width))
@@ -114,12 +114,13 @@ class Waterfall:
 
     def _bar(self, steps: Sequence[Step], width: int) -> Text:
         bar = Text()
-        for phase in _cells(steps, self._root, width):
+        for phase, cells in groupby(_cells(steps, self._root, width)):
+            num_cells = len(list(cells))
             if phase is None:
-                bar.append(" ")
+                bar.append(" " * num_cells)
             else:
                 self._shown.add(phase)
-                bar.append(self._symbols.phases[phase], STYLES[phase])
+                bar.append(self._symbols.phases[phase] * num_cells, STYLES[phase])
         bar.rstrip()
         return bar
 
