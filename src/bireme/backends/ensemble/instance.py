@@ -96,12 +96,16 @@ class EnsembleInstance:
     def cancel(self, request: InferenceRequest) -> None:
         """See `RequestInstance.cancel`: steps that wait are taken back, those that run are told."""
         run = self._runs.get(request)
-        if run is not None:
-            self._fail(
-                run,
-                Cancelled(f"{request.id_prefix}in ensemble '{self._plan.name}', the request was cancelled"),
-            )
+        if run is None:
+            return
+        error = Cancelled(f"{request.id_prefix}in ensemble '{self._plan.name}', the request was cancelled")
+        if not run.is_driven:
+            self._fail(run, error)
             self._advance(run)
+            return
+        run.stop_error = error
+        if (current := run.current) is not None:
+            current.cancelled = True
 
     def hold(self, request: InferenceRequest) -> None:
         """See `RequestInstance.hold`: the decoupled steps are held."""
@@ -123,19 +127,13 @@ class EnsembleInstance:
     def kill(self) -> None:
         """See `RequestInstance.kill`. What the steps still answer is dropped."""
         for run in list(self._runs.values()):
-            if run.is_driven:  # the thread that has it is left alone with it
-                run.is_driven = False
-                run.error = run.stop_error = Unavailable(
-                    f"{run.request.id_prefix}ensemble '{self._plan.name}' was ended before its steps"
-                )
-                self._close(run)
-                continue
-            self._fail(
-                run,
-                Unavailable(
-                    f"{run.request.id_prefix}ensemble '{self._plan.name}' was ended before its steps"
-                ),
+            error = Unavailable(
+                f"{run.request.id_prefix}ensemble '{self._plan.name}' was ended before its steps"
             )
+            if run.is_driven:  # its thread is left alone with it
+                run.error = run.stop_error = error
+            else:
+                self._fail(run, error)
             if not run.is_closed:
                 self._close(run)
 
