@@ -153,22 +153,74 @@ def test_a_config_is_mandatory_without_auto_completion(tmp_path):
 
 
 def test_what_is_not_supported_yet_is_a_fault(tmp_path):
-    (tmp_path / "e" / "1").mkdir(parents=True)
-    (tmp_path / "e" / "config.pbtxt").write_text(
-        'platform: "ensemble"\n'
-        'input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }\n'
-        'output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }\n'
-        'ensemble_scheduling { step { model_name: "m" model_version: -1 '
-        'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }\n'
-    )
     add_model(tmp_path, "p", save_plus_one, config='backend: "tensorrt"')
 
     found = check(tmp_path)
 
-    assert any("ensembles are not supported yet" in fault for fault in found["e"].faults), found["e"].faults
     assert any("backend 'tensorrt' is not supported yet" in fault for fault in found["p"].faults), found[
         "p"
     ].faults
+
+
+def add_ensemble(
+    root: Path, name: str, *models: str, datatype: str = "FP32", version_dir: bool = True
+) -> None:
+    tensors = ["X", *(f"t{index}" for index in range(1, len(models))), "Y"]
+    steps = "".join(
+        f'step {{ model_name: "{model}" model_version: -1 input_map {{ key: "X" value: "{tensors[index]}" }} '
+        f'output_map {{ key: "Y" value: "{tensors[index + 1]}" }} }}\n'
+        for index, model in enumerate(models)
+    )
+    (root / name / ("1" if version_dir else "")).mkdir(parents=True)
+    (root / name / "config.pbtxt").write_text(
+        'platform: "ensemble"\n'
+        f'input {{ name: "X" data_type: TYPE_{datatype} dims: [ -1 ] }}\n'
+        f'output {{ name: "Y" data_type: TYPE_{datatype} dims: [ -1 ] }}\n'
+        f"ensemble_scheduling {{\n{steps}}}\n"
+    )
+
+
+def test_ensembles_are_compared_with_what_they_consist_of(tmp_path):
+    add_model(tmp_path, "m", save_plus_one)
+    add_model(tmp_path, "bad", save_plus_one, config='backend: "tensorrt"')
+    add_ensemble(tmp_path, "a_outer", "inner", "m")
+    add_ensemble(tmp_path, "inner", "m", "m", version_dir=False)
+    add_ensemble(tmp_path, "wrong_type", "m", datatype="INT32")
+    add_ensemble(tmp_path, "with_bad", "m", "bad")
+    add_ensemble(tmp_path, "with_none", "nowhere")
+    add_ensemble(tmp_path, "outer_of_wrong", "wrong_type", datatype="INT32")
+    add_ensemble(tmp_path, "circle", "circle2")
+    add_ensemble(tmp_path, "circle2", "circle")
+
+    found = check(tmp_path)
+
+    assert found["a_outer"].faults == found["inner"].faults == []
+    assert (found["inner"].backend, found["inner"].versions) == ("ensemble", (1,))
+    for name, fault in {
+        "wrong_type": "inconsistent data type",
+        "with_bad": "step 1 ('bad'): model 'bad' would not load",
+        "with_none": "step 0 ('nowhere'): model 'nowhere' is in none of the repositories, or in several",
+        "outer_of_wrong": "step 0 ('wrong_type'): model 'wrong_type' would not load",
+        "circle": "circular dependency between ensembles: 'circle' -> 'circle2' -> 'circle'",
+        "circle2": "circular dependency between ensembles: 'circle2' -> 'circle' -> 'circle2'",
+    }.items():
+        assert len(found[name].faults) == 1, found[name].faults
+        assert fault in found[name].faults[0]
+        assert found[name].faults[0].startswith(str(tmp_path / name / "config.pbtxt"))
+
+
+def test_without_opening_models_an_ensemble_is_compared_with_complete_configs_only(tmp_path):
+    add_model(tmp_path, "m", save_plus_one)
+    complete = 'input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }'
+    add_model(tmp_path, "told", save_plus_one, config=complete)
+    add_ensemble(tmp_path, "e", "m", datatype="INT32")
+    add_ensemble(tmp_path, "told_wrong", "told", datatype="INT32")
+    add_ensemble(tmp_path, "told_right", "told")
+
+    found = check(tmp_path, opens_models=False)
+
+    assert found["e"].faults == found["told_right"].faults == []
+    assert "inconsistent data type" in found["told_wrong"].faults[0]
 
 
 @pytest.mark.parametrize("datatype", ["BYTES", "FP16"])

@@ -1,7 +1,8 @@
 """What `bireme repo check` looks at: every rule of every model, without serving anything.
 
 For each model: the config file, the rules that a config must obey, label files, version directories, and then the model
-file itself, opened by its backend and warmed up as the server would. What is wrong never stops the look at the rest.
+file itself, opened by its backend and warmed up as the server would. Ensembles come last, compared with the models that they
+consist of. What is wrong never stops the look at the rest.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from bireme.backends.interface import Backend, LoadedModel, ModelContext
 from bireme.backends.registry import find_backend_directory, get_backend
+from bireme.cli.check_ensembles import CheckedModel, check_ensembles
 from bireme.config import (
     ModelConfig,
     Places,
@@ -24,6 +26,7 @@ from bireme.config import (
     parse_text,
     read_labels,
 )
+from bireme.config.backend_rules import ENSEMBLE_PLATFORM
 from bireme.engine.load_plan import LoadOverride, features_without_effect, plan_load
 from bireme.engine.loading import load_version
 from bireme.engine.options import ServerOptions
@@ -65,13 +68,14 @@ class ModelReport:
 
 
 def check_repositories(options: ServerOptions, *, opens_models: bool = True) -> Iterator[ModelReport]:
-    """Yield a report on each model of the repositories, by name; without ``opens_models`` only files are read.
+    """Yield a report on each model of the repositories, by name, ensembles last; without ``opens_models`` only files are read.
 
     Raises:
         InvalidArgument: a repository is no directory.
         Unsupported: a repository is an object store.
     """
     catalogue = Catalogue.open(options.model_repository)
+    checks: dict[str, _ModelCheck] = {}
     for name, storages in catalogue.list_names().items():
         if len(storages) > 1:
             where = " and ".join(storage.location for storage in storages)
@@ -83,7 +87,14 @@ def check_repositories(options: ServerOptions, *, opens_models: bool = True) -> 
             continue
         with closing(storages[0].check_out(name)) as directory:
             check = _ModelCheck(name, directory.path, catalogue, options, opens_models=opens_models)
-            yield check.run()
+            report = check.run()
+        checks[name] = check
+        if not check.is_ensemble:
+            yield report
+    if any(check.is_ensemble for check in checks.values()):
+        models = {name: check.outcome() for name, check in checks.items()}
+        check_ensembles(models, opens_models=opens_models)
+        yield from (check.report for check in checks.values() if check.is_ensemble)
 
 
 class _ModelCheck:
@@ -98,8 +109,21 @@ class _ModelCheck:
         self._options = options
         self._opens_models = opens_models
         self._auto_complete = not options.disable_auto_complete_config
-        self._report = ModelReport(name, str(model_dir))
+        self._report = self.report = ModelReport(name, str(model_dir))
+        self._config: ModelConfig | None = None
+        self._finals: dict[int, ModelConfig] = {}
         self._places: Places | None = None
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether it is an ensemble, as far as its config can be read."""
+        return self._config is not None and self._config.ensemble_scheduling is not None
+
+    def outcome(self) -> CheckedModel:
+        """Return what ensembles need to know."""
+        if not self._report.is_good:
+            return CheckedModel(None, self._report.versions, self._add)
+        return CheckedModel(self._config, self._report.versions, self._add, self._finals)
 
     def run(self) -> ModelReport:
         """Look at everything; return the report."""
@@ -116,14 +140,20 @@ class _ModelCheck:
         config = self._read_config(min(map(str, found.versions), default=None))
         if config is None:
             return self._report
-        self._report.backend = config.backend
-        self._report.versions = tuple(select_versions(config.version_policy, found.versions))
+        self._config = config
+        available = found.versions
+        if self.is_ensemble and not available:
+            available = (1,)  # as the server has it
+        self._report.backend = ENSEMBLE_PLATFORM if self.is_ensemble else config.backend
+        self._report.versions = tuple(select_versions(config.version_policy, available))
         self._report.notes.extend(features_without_effect(config))
         self._check_labels(config)
-        self._check_plan(config, found.versions)
-        if self._opens_models and config.backend:
-            for version in self._report.versions:
+        self._check_plan(config, available)
+        for version in self._report.versions if not self.is_ensemble else ():
+            if self._opens_models and config.backend:
                 self._check_version(config, version)
+            elif not self._opens_models:
+                self._finals[version] = config
         return self._report
 
     def _read_config(self, first_version: str | None) -> ModelConfig | None:
@@ -188,7 +218,9 @@ class _ModelCheck:
                 find_backend_directory(config.backend, directory),
             )
             if self._report.is_good:
-                load_version(ctx, backend, auto_complete=self._auto_complete).close()
+                prepared = load_version(ctx, backend, auto_complete=self._auto_complete)
+                self._finals[version] = prepared.config
+                prepared.close()
             else:
                 self._check_file(ctx, backend)
         except BiremeError as error:

@@ -103,8 +103,8 @@ class Transitions:
         if models and not was_serving:
             record.source = plan.source
             record.members = members
-        if members:
-            record.failed = FailedLoad(plan, members, next(iter(errors.values())).message)
+        reason = next(iter(errors.values())).message
+        record.failed = FailedLoad(plan, members, reason) if members else None
         for version, error in errors.items():
             self._fail_version(record, version, error)
         self._publish(record)
