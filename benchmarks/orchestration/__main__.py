@@ -15,8 +15,11 @@ from pathlib import Path
 
 from benchmarks.orchestration.cascades import CASCADES, run_cascade
 from benchmarks.orchestration.chains import Plan, run_chains
+from benchmarks.orchestration.page import write_page
+from benchmarks.orchestration.plots import draw
 from benchmarks.orchestration.report import reports
 from benchmarks.orchestration.results import DEFAULT, SIZES, WAYS, Results, facts_of_now
+from benchmarks.tables import console
 
 
 def arguments() -> argparse.Namespace:
@@ -29,7 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--payloads", default=",".join(SIZES), help=f"of {', '.join(SIZES)}")
     parser.add_argument("--clients", default="1,8")
     parser.add_argument("--seconds", type=float, default=0.8, help="of each measurement")
-    parser.add_argument("--quick", action="store_true", help="about a minute, and rough")
+    parser.add_argument("--quick", action="store_true", help="about a minute, and rough: no pictures")
     parser.add_argument("--output", type=Path, default=DEFAULT)
     parser.add_argument("--plot-only", type=Path, metavar="RESULTS", help="print and draw what a run found")
     parser.add_argument("--write-docs", type=Path, metavar="RESULTS", help="the same, into the page")
@@ -37,6 +40,9 @@ def arguments() -> argparse.Namespace:
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
+    if args.quick:
+        args.rounds, args.seconds = 1, 0.15
+        args.steps, args.payloads, args.clients = "2,5", "1 KB,512 KB", "1"
     return Plan(
         ways=args.ways.split(",") if args.ways else (),
         servers=args.servers.split(","),
@@ -50,18 +56,29 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
 def main() -> None:
     args = arguments()
-    shown = args.plot_only or args.write_docs
-    if shown:
-        results = Results.load(shown)
-    else:
-        plan = plan_of(args)
-        results = Results(facts_of_now(plan.rounds, plan.seconds))
-        if plan.ways:
-            run_chains(plan, results, args.output)
-        for name in args.cascades.split(",") if args.cascades else ():
-            run_cascade(name, plan.clients, plan.rounds, plan.seconds, results, args.output)
-    for report in reports(results):
+    if not console.is_terminal:
+        console.width = 160
+    path = args.plot_only or args.write_docs
+    results = Results.load(path) if path else measured(plan_of(args), args.cascades, args.output)
+    found = reports(results)
+    for report in found:
         report.show()
+    if args.quick and not path:
+        return  # rough figures are not for the page
+    pictures = draw(results)
+    console.print(f"drawn: {', '.join(str(picture) for picture in pictures)}", highlight=False)
+    if args.write_docs:
+        write_page(results, found, pictures)
+
+
+def measured(plan: Plan, cascades: str, path: Path) -> Results:
+    """Run everything, and return what was found, which is in ``path`` as well."""
+    results = Results(facts_of_now(plan.rounds, plan.seconds))
+    if plan.ways:
+        run_chains(plan, results, path)
+    for name in cascades.split(",") if cascades else ():
+        run_cascade(name, plan.clients, plan.rounds, plan.seconds, results, path)
+    return results
 
 
 if __name__ == "__main__":

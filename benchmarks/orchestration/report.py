@@ -72,7 +72,9 @@ def latency(results: Results) -> Report:
         for way in chain_ways(results):
             found = [results.find(way, server, steps, nbytes) for server in SERVERS]
             if any(found):
-                rows.append([LABELS[nbytes], WAYS[way].label, *(cell for row in found for cell in _latency(row))])
+                rows.append(
+                    [LABELS[nbytes], WAYS[way].label, *(cell for row in found for cell in _latency(row))]
+                )
     header = ["payload", "way"]
     header += [f"{server} {what}" for server in SERVERS for what in ("mean", "p50", "p99", "overhead")]
     return Report("latency", f"{steps} steps, 1 client, ms", header, rows, text_columns=2)
@@ -117,12 +119,16 @@ def throughput(results: Results) -> Report:
     rows = []
     for nbytes in results.values("nbytes"):
         for way in chain_ways(results):
-            found = [results.find(way, server, steps, nbytes, clients) for server in SERVERS for steps in ends]
+            found = [
+                results.find(way, server, steps, nbytes, clients) for server in SERVERS for steps in ends
+            ]
             if any(found):
                 cells = [
                     cell
                     for row in found
-                    for cell in ((_rate(row.median("calls_per_s")), ms(row.median("p99_us"))) if row else ("", ""))
+                    for cell in (
+                        (_rate(row.median("calls_per_s")), ms(row.median("p99_us"))) if row else ("", "")
+                    )
                 ]
                 rows.append([LABELS[nbytes], WAYS[way].label, *cells])
     header = ["payload", "way"]
@@ -185,7 +191,12 @@ def _by_share(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
     def share(name: str) -> float:
         return max(
-            (sample.models[name]["infer_us"] for row in rows for sample in row.rounds if name in sample.models),
+            (
+                sample.models[name]["infer_us"]
+                for row in rows
+                for sample in row.rounds
+                if name in sample.models
+            ),
             default=0.0,
         )
 
