@@ -32,7 +32,7 @@ def package_file(package: str, path: str) -> Path:
     """Return a file of an installed package, without importing it: the models' own code is not needed."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit(f"error: package '{package}' is not installed; `make demo` installs it")
+        raise SystemExit(f"error: package '{package}' is not installed; `make demo-vision` installs it")
     return Path(spec.submodule_search_locations[0], path)
 
 

@@ -1,4 +1,4 @@
-"""The whole example in one go: build, serve, ask, stop. `make demo` runs this.
+"""The whole example in one go: build, serve, ask, stop. `make demo-vision` runs this.
 
 The server listens on free loopback ports; what it writes is in ``server.log`` beside this file. The exit status is 0
 when every step worked and the server stopped cleanly.
