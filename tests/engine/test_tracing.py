@@ -218,17 +218,19 @@ def test_a_call_that_fails_tells_why(tmp_path):
     add_thread_model(
         tmp_path, "other", execute("x"), extra="input { name: 'W' data_type: TYPE_FP32 dims: 1 }"
     )
-    add_thread_model(tmp_path, "top", calling('(call("bad"), call("other"), x.as_numpy())[2]'))
+    add_thread_model(tmp_path, "top", calling('(call("bad"), call("other"), call("none"), x.as_numpy())[3]'))
 
     async def scenario(server: Server) -> None:
         record = await trace_of(server, "top")
 
-        assert names(record) == ("top", ["bad", "other"])
-        bad, other = record["calls"]
+        assert names(record) == ("top", ["bad", "other", "none"])
+        bad, other, none = record["calls"]
         assert "no such" in bad["error"]
         assert "compute_end" in bad
         assert "expected 2 inputs" in other["error"]
         assert "compute_start" not in other
+        assert "Model 'none' is not ready" in none["error"]
+        assert none["request_start"] <= none["request_end"]
         assert "error" not in record
 
     serve(tmp_path, scenario)

@@ -107,7 +107,7 @@ class Calls:
             running = self._executions.get(message.execution)
             if running is not None:
                 request.parent = running[0]
-            check_callee(self._host, name, data.model_version, takes_many=message.is_decoupled)
+            check_callee(self._host, request, takes_many=message.is_decoupled)
             if message.is_decoupled:
                 self._backlogs[number] = Backlog()
             self._open[number] = request  # before it is submitted: the answer may come within that call

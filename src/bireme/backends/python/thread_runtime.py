@@ -132,9 +132,8 @@ class ThreadRuntime:
         return execution
 
     def _submit(self, request: InferenceRequest, is_decoupled: bool) -> None:  # noqa: FBT001 (a call through a queue)
-        name, version = request.model_name, request.model_version
         try:
-            check_callee(self._host, name, version, takes_many=is_decoupled)
+            check_callee(self._host, request, takes_many=is_decoupled)
             self._host.submit(request)
         except BiremeError as error:
             request.respond(request, _refused(request, error))
