@@ -48,7 +48,7 @@ class FakeHost:
         self.open.append(request)
 
     def call_directly(self, request):
-        function = self.direct[request.model_name]
+        function = self.direct.get(request.model_name)
         if function is None:
             return None
         return InferenceResponse(request.model_name, 1, request.id, function(request))
