@@ -163,6 +163,14 @@ def test_sequence_is_handed_down_until_a_response_says_otherwise():
     assert run.answers[0].sequence == SequenceFields("x", is_start=False, is_end=False)
 
 
+def test_sequence_of_a_response_goes_on_to_all_that_comes_of_it():
+    run = Driven(chain(), X)
+    run.respond("A", {"sequence_id": 7, "sequence_start": True}, Y=[1])
+    run.respond("B", Y=[1])
+
+    assert run.answers[0].sequence == SequenceFields(7, is_start=True, is_end=False)
+
+
 def test_sequence_parameter_of_the_wrong_type():
     run = Driven(chain(), X)
     with pytest.raises(InvalidArgument, match="'sequence_start' to be a bool, got 1"):

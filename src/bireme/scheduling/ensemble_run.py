@@ -166,6 +166,8 @@ class EnsembleRun:
             if slot is not None:
                 values[slot] = tensor
         sequence = _sequence_in(parameters, call.sequence) if parameters else None
+        if sequence is None and call.sequence is not self._sequence:
+            sequence = call.sequence  # what an earlier step's response has said goes on
         frame = self._open_frame(call.frame, step.out_scope) if step.is_decoupled else call.frame
         if sequence is not None:
             frame.sequences = {**(frame.sequences or {}), **dict.fromkeys(values, sequence)}

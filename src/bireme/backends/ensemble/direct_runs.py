@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from bireme.backends.ensemble.active_run import ActiveRun
-from bireme.backends.ensemble.steps import name_error, step_request
+from bireme.backends.ensemble.steps import name_error, name_refusal, step_request
 from bireme.backends.interface import Host
 from bireme.backends.loop_calls import LoopCalls
 from bireme.scheduling.ensemble_plan import EnsemblePlan
@@ -103,7 +103,7 @@ class DirectRuns:
             else:
                 run.take(call, response.outputs, response.parameters)
         except BiremeError as error:
-            run.fail(name_error(self._plan, call.step, error))
+            run.fail(name_refusal(self._plan, call.step, error))
         except Exception as error:
             log.exception("ensemble '%s': failed to call %s", self._plan.name, call.step.label)
             run.fail(name_error(self._plan, call.step, Internal(f"{type(error).__name__}: {error}")))

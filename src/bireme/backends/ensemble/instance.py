@@ -14,7 +14,7 @@ from typing import Final
 from bireme.backends.ensemble.active_run import ActiveRun
 from bireme.backends.ensemble.direct_runs import DirectRuns
 from bireme.backends.ensemble.limits import StepLimits
-from bireme.backends.ensemble.steps import name_error, step_request
+from bireme.backends.ensemble.steps import name_error, name_refusal, step_request
 from bireme.backends.interface import Host, ResponseSink
 from bireme.backends.loop_calls import LoopCalls
 from bireme.scheduling.ensemble_plan import EnsemblePlan, Step
@@ -189,7 +189,7 @@ class EnsembleInstance:
             self._host.submit(request)
         except BiremeError as error:
             self._end_call(run, request, step)
-            self._fail(run, name_error(self._plan, step, error))
+            self._fail(run, name_refusal(self._plan, step, error))
         except Exception as error:
             log.exception("ensemble '%s': failed to call %s", self._plan.name, step.label)
             self._end_call(run, request, step)

@@ -34,6 +34,11 @@ def step_request(run: ActiveRun, call: StepCall, respond: Respond) -> InferenceR
 
 
 def name_error(plan: EnsemblePlan, step: Step, error: BiremeError) -> BiremeError:
-    """Return ``error`` with the step's name. That a step's model is gone is not the client's mistake."""
-    message = f"in ensemble '{plan.name}', {step.label}: {error.message}"
-    return Unavailable(message) if isinstance(error, NotFound) else type(error)(message)
+    """Return ``error`` with the step's name."""
+    return type(error)(f"in ensemble '{plan.name}', {step.label}: {error.message}")
+
+
+def name_refusal(plan: EnsemblePlan, step: Step, error: BiremeError) -> BiremeError:
+    """Return why a step could not be asked, with its name. That its model is gone is not the client's mistake."""
+    named = name_error(plan, step, error)
+    return Unavailable(named.message) if isinstance(named, NotFound) else named

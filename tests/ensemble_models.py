@@ -1,0 +1,374 @@
+"""Repositories of small Python models and ensembles of them, of every form that an ensemble can have.
+
+The models do what their requests say: an ensemble hands its request's parameters to its members, so that a parameter named
+for a member is the code that this member runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from textwrap import dedent
+
+from python_models import DECOUPLED, HEAD
+
+MEMBER = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.name = args["model_name"]
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+    def answer(self, request):
+        code = json.loads(request.parameters() or "{}").get(self.name)
+        if code is None:
+            return reply(x_of(request) + 1)
+        scope = globals() | {"x": x_of(request), "request": request, "self": self, "answer": None}
+        exec(code, scope)
+        return scope["answer"]
+"""
+"""Adds 1 to X; or runs the code in the parameter named as the model, which sets ``answer``."""
+SENDER = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.name = args["model_name"]
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            code = json.loads(request.parameters() or "{}").get(self.name, "for value in x: send(value)")
+            x = x_of(request)
+            send = lambda *values, name="Y": sender.send(reply(np.array(values, np.float32), name))
+            exec(code, globals() | locals())
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+"""Sends each element of X; or runs the code in the parameter named as the model. The final flag comes by itself."""
+TELLER = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [reply(np.array([self.tell(request).encode()], object)) for request in requests]
+    def tell(self, request):
+        seen = {
+            "id": request.request_id(),
+            "correlation_id": request.correlation_id(),
+            "flags": request.flags(),
+            "timeout": request.timeout(),
+            "parameters": json.loads(request.parameters() or "{}"),
+            "outputs": sorted(request.requested_output_names()),
+            "inputs": {tensor.name(): [*tensor.shape()] for tensor in request.inputs()},
+        }
+        return json.dumps(seen, sort_keys=True)
+"""
+"""Tells what came with the request."""
+IDENTITY = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+    def answer(self, request):
+        return pb_utils.InferenceResponse([
+            pb_utils.Tensor(tensor.name().replace("X", "Y"), tensor.as_numpy()) for tensor in request.inputs()
+        ])
+"""
+"""Gives every input X… back as Y…; inputs that are absent leave their outputs out."""
+SUM = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [reply(sum(tensor.as_numpy() for tensor in request.inputs())) for request in requests]
+"""
+"""Adds up all inputs that are there."""
+
+IN_THREAD = 'parameters { key: "EXECUTION_MODE" value { string_value: "thread" } }'
+X = "X:FP32:-1"
+Y = "Y:FP32:-1"
+Step = tuple[str, Mapping[str, str], Mapping[str, str]]
+
+
+def tensor_text(spec: str) -> str:
+    """Return the config of the tensor ``NAME:TYPE:DIM,DIM[:optional]``."""
+    name, datatype, dims, *more = spec.split(":")
+    kind = "STRING" if datatype == "BYTES" else datatype
+    optional = " optional: true" if more else ""
+    return f'{{ name: "{name}" data_type: TYPE_{kind} dims: [ {dims} ]{optional} }}'
+
+
+def tensors_text(inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    return "".join(
+        [f"input {tensor_text(spec)}\n" for spec in inputs]
+        + [f"output {tensor_text(spec)}\n" for spec in outputs]
+    )
+
+
+def add_model(
+    root: Path,
+    name: str,
+    code: str = MEMBER,
+    *,
+    inputs: Sequence[str] = (X,),
+    outputs: Sequence[str] = (Y,),
+    max_batch_size: int = 0,
+    more: str = "",
+) -> None:
+    """Write a Python model."""
+    folder = root / name / "1"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.py").write_text(HEAD + dedent(code), "utf-8")
+    text = f'backend: "python"\nmax_batch_size: {max_batch_size}\n{tensors_text(inputs, outputs)}{more}\n'
+    (root / name / "config.pbtxt").write_text(text, "utf-8")
+
+
+def step_text(step: Step, version: int = -1) -> str:
+    model, inputs, outputs = step
+    maps = [f'input_map {{ key: "{key}" value: "{value}" }}' for key, value in inputs.items()]
+    maps += [f'output_map {{ key: "{key}" value: "{value}" }}' for key, value in outputs.items()]
+    return f'step {{ model_name: "{model}" model_version: {version} {" ".join(maps)} }}'
+
+
+def ensemble_text(
+    steps: Sequence[Step],
+    *,
+    inputs: Sequence[str] = (X,),
+    outputs: Sequence[str] = (Y,),
+    max_batch_size: int = 0,
+    more: str = "",
+    scheduling: str = "",
+) -> str:
+    """Return the config of an ensemble."""
+    lines = "\n".join(map(step_text, steps))
+    return (
+        f'platform: "ensemble"\nmax_batch_size: {max_batch_size}\n{tensors_text(inputs, outputs)}'
+        f"ensemble_scheduling {{\n{lines}\n{scheduling}\n}}\n{more}\n"
+    )
+
+
+def add_ensemble(root: Path, name: str, text: str) -> None:
+    """Write an ensemble with the config ``text``."""
+    (root / name / "1").mkdir(parents=True, exist_ok=True)
+    (root / name / "config.pbtxt").write_text(text, "utf-8")
+
+
+def chain(
+    *models: str, inputs: Sequence[str] = (X,), outputs: Sequence[str] = (Y,), **settings: object
+) -> str:
+    """Return the config of an ensemble of models from X to Y, one behind the other."""
+    names = ["X", *(f"t{index}" for index in range(1, len(models))), "Y"]
+    steps: list[Step] = [
+        (model, {"X": names[index]}, {"Y": names[index + 1]}) for index, model in enumerate(models)
+    ]
+    return ensemble_text(steps, inputs=inputs, outputs=outputs, **settings)  # type: ignore[arg-type]
+
+
+DATATYPES = (
+    "BOOL",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "FP16",
+    "FP32",
+    "FP64",
+    "BYTES",
+)
+"""Those that numpy has."""
+
+
+def build_forms(root: Path) -> None:
+    """Write members and an ensemble of every form."""
+    for name in ("a", "b", "c", "d"):
+        add_model(root, name)
+    add_model(root, "sum", SUM, inputs=("A:FP32:-1", "B:FP32:-1"))
+    add_model(root, "maybe_sum", SUM, inputs=("A:FP32:-1:optional", "B:FP32:-1:optional"))
+    add_model(root, "teller", TELLER, outputs=("Y:BYTES:1",))
+    add_model(root, "pair", PAIR, outputs=("Y1:FP32:-1", "Y2:FP32:-1"))
+    add_ensemble(root, "chain", chain("a", "b", "c"))
+    add_ensemble(
+        root,
+        "diamond",
+        ensemble_text(
+            [
+                ("sum", {"A": "left", "B": "right"}, {"Y": "Y"}),
+                ("b", {"X": "top"}, {"Y": "left"}),
+                ("c", {"X": "top"}, {"Y": "right"}),
+                ("a", {"X": "X"}, {"Y": "top"}),
+            ]
+        ),
+    )
+    add_ensemble(
+        root, "outer", ensemble_text([("chain", {"X": "X"}, {"Y": "t"}), ("d", {"X": "t"}, {"Y": "Y"})])
+    )
+    add_ensemble(
+        root,
+        "two",
+        ensemble_text(
+            [("a", {"X": "X"}, {"Y": "Y1"}), ("b", {"X": "Y1"}, {"Y": "Y2"})],
+            outputs=("Y1:FP32:-1", "Y2:FP32:-1"),
+        ),
+    )
+    add_ensemble(
+        root,
+        "fork",
+        ensemble_text(
+            [("a", {"X": "X"}, {"Y": "Y1"}), ("b", {"X": "X"}, {"Y": "Y2"})],
+            outputs=("Y1:FP32:-1", "Y2:FP32:-1"),
+        ),
+    )
+    add_ensemble(
+        root,
+        "optional",
+        ensemble_text(
+            [("maybe_sum", {"A": "A", "B": "B"}, {"Y": "t"}), ("a", {"X": "t"}, {"Y": "Y"})],
+            inputs=("A:FP32:-1", "B:FP32:-1:optional"),
+        ),
+    )
+    add_ensemble(
+        root,
+        "optional_both",
+        ensemble_text(
+            [("maybe_sum", {"A": "A", "B": "B"}, {"Y": "Y"})],
+            inputs=("A:FP32:-1:optional", "B:FP32:-1:optional"),
+        ),
+    )
+    # Its second input goes to a member that needs it.
+    add_ensemble(
+        root,
+        "optional_needed",
+        ensemble_text(
+            [("a", {"X": "A"}, {"Y": "Y1"}), ("b", {"X": "B"}, {"Y": "Y2"})],
+            inputs=("A:FP32:-1", "B:FP32:-1:optional"),
+            outputs=("Y1:FP32:-1", "Y2:FP32:-1"),
+        ),
+    )
+    add_ensemble(
+        root,
+        "pairs",
+        ensemble_text(
+            [
+                ("pair", {"X": "X"}, {"Y1": "Y1", "Y2": "t"}),
+                ("b", {"X": "t"}, {"Y": "Y2"}),
+            ],
+            outputs=("Y1:FP32:-1", "Y2:FP32:-1"),
+        ),
+    )
+    add_ensemble(
+        root,
+        "pairs_optional",
+        ensemble_text(
+            [
+                ("pair", {"X": "X"}, {"Y1": "t1", "Y2": "t2"}),
+                ("maybe_sum", {"A": "t1", "B": "t2"}, {"Y": "Y"}),
+            ],
+        ),
+    )
+    add_ensemble(root, "tell", chain("teller", outputs=("Y:BYTES:1",)))
+    add_ensemble(root, "a_tell", chain("a", "teller", outputs=("Y:BYTES:1",)))
+    add_ensemble(root, "outer_tell", chain("chain", "a_tell", outputs=("Y:BYTES:1",)))
+    build_batching(root)
+    build_datatypes(root)
+    build_streams(root)
+    build_calls(root)
+
+
+PAIR = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+    def answer(self, request):
+        wanted = json.loads(request.parameters() or "{}").get("pair", "Y1 Y2").split()
+        return pb_utils.InferenceResponse([pb_utils.Tensor(name, x_of(request) + int(name[1:])) for name in wanted])
+"""
+"""Gives X + 1 as Y1 and X + 2 as Y2; only those that the parameter ``pair`` names, if it is there."""
+
+
+def build_batching(root: Path) -> None:
+    """Write ensembles between models that batch (``b4``) and those that don't (``nb``)."""
+    add_model(root, "b4", SHAPED, inputs=("X:FP32:2",), outputs=("Y:FP32:2", "S:INT64:2"), max_batch_size=4)
+    add_model(root, "nb", SHAPED, inputs=("X:FP32:2",), outputs=("Y:FP32:2", "S:INT64:1"))
+    add_model(root, "nb_any", SHAPED, inputs=("X:FP32:-1,2",), outputs=("Y:FP32:-1,2", "S:INT64:2"))
+    shapes = ("Y:FP32:2", "S1:INT64:-1", "S2:INT64:-1")
+    for name, first, second, size in (
+        ("b4_nb", "b4", "nb", 0),
+        ("b4_nb_1", "b4", "nb", 1),
+        ("nb_b4", "nb", "b4", 0),
+        ("b4_b4", "b4", "b4", 4),
+        ("b4_b4_2", "b4", "b4", 2),
+        ("b4_b4_0", "b4", "b4", 0),
+        ("b4_any", "b4", "nb_any", 4),
+    ):
+        steps: list[Step] = [
+            (first, {"X": "X"}, {"Y": "t", "S": "S1"}),
+            (second, {"X": "t"}, {"Y": "Y", "S": "S2"}),
+        ]
+        text = ensemble_text(steps, inputs=("X:FP32:2",), outputs=shapes, max_batch_size=size)
+        add_ensemble(root, name, text)
+
+
+SHAPED = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+    def answer(self, request):
+        x = x_of(request)
+        shape = np.array(x.shape, np.int64)
+        if x.ndim == 2 and x.shape[0] != 1:
+            shape = np.tile(shape, (x.shape[0], 1))
+        elif x.ndim == 2:
+            shape = shape.reshape(1, 2)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("Y", x + 1), pb_utils.Tensor("S", shape)])
+"""
+"""Adds 1, and tells the shape in which X came, in each row of a batch."""
+
+
+def build_datatypes(root: Path) -> None:
+    """Write an ensemble that hands tensors of each type through a model twice."""
+    inputs = [f"X_{name}:{name}:-1:optional" for name in DATATYPES]
+    outputs = [f"Y_{name}:{name}:-1" for name in DATATYPES]
+    add_model(root, "identity", IDENTITY, inputs=inputs, outputs=outputs)
+    steps: list[Step] = [
+        (
+            "identity",
+            {f"X_{t}": f"{before}_{t}" for t in DATATYPES},
+            {f"Y_{t}": f"{after}_{t}" for t in DATATYPES},
+        )
+        for before, after in (("X", "t"), ("t", "Y"))
+    ]
+    add_ensemble(root, "every_type", ensemble_text(steps, inputs=inputs, outputs=outputs))
+
+
+def build_streams(root: Path) -> None:
+    """Write ensembles with decoupled members."""
+    add_model(root, "sender", SENDER, more=DECOUPLED)
+    add_model(root, "resender", SENDER, more=DECOUPLED)
+    add_ensemble(root, "stream", chain("sender", "a"))
+    add_ensemble(root, "a_stream", chain("a", "sender", "b"))
+    add_ensemble(root, "stream_stream", chain("sender", "resender"))
+    add_ensemble(root, "stream_of_stream", chain("stream", "b"))
+    # One input of `sum` comes from the stream, the other from the request.
+    add_ensemble(
+        root,
+        "stream_and_input",
+        ensemble_text([("sender", {"X": "X"}, {"Y": "t"}), ("sum", {"A": "t", "B": "X"}, {"Y": "Y"})]),
+    )
+    add_ensemble(
+        root,
+        "stream_and_side",
+        ensemble_text(
+            [("sender", {"X": "X"}, {"Y": "Y1"}), ("a", {"X": "X"}, {"Y": "Y2"})],
+            outputs=("Y1:FP32:-1", "Y2:FP32:-1"),
+        ),
+    )
+
+
+def build_calls(root: Path) -> None:
+    """Write models that call ensembles, and ensembles of such models."""
+    for name, callee in (("calls_chain", "chain"), ("calls_outer", "outer"), ("calls_itself", "of_itself")):
+        add_model(root, name, CALLS.format(callee=callee))
+    add_ensemble(root, "of_bls", chain("a", "calls_chain"))
+    add_ensemble(root, "of_itself", chain("a", "calls_itself"))
+
+
+CALLS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pass_on(ask("{callee}", x_of(request))) for request in requests]
+"""
