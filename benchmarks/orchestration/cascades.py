@@ -50,14 +50,14 @@ def question(gateway_port: int) -> dict[str, np.ndarray]:
 CASCADES = {
     "ocr": Cascade(
         EXAMPLES / "ocr",
-        {"ensemble": "ocr", "bls": "ocr_bls", "gateway_grpc": "ocr"},
+        {"hybrid": "ocr", "bls": "ocr_bls", "gateway_grpc": "ocr"},
         ("BOXES", "TEXT", "SCORES"),
         "TEXT",
         picture,
     ),
     "voice": Cascade(
         EXAMPLES / "voice",
-        {"ensemble": "assistant", "gateway_grpc": "assistant"},
+        {"hybrid": "assistant", "gateway_grpc": "assistant"},
         ("SPEECH", "HEARD", "INTENT", "SIMILARITY", "REPLY", "REPLY_AUDIO"),
         "HEARD",
         question,

@@ -42,7 +42,8 @@ class Report:
 def ms(us: float) -> str:
     """Return microseconds as milliseconds, with three digits that count."""
     value = us / 1e3
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    size = abs(value)
+    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
     return f"{value:,.{digits}f}"
 
 
@@ -143,20 +144,20 @@ def _rate(per_s: float) -> str:
 
 
 def cascades(results: Results) -> Report:
-    """The cascades end to end."""
+    """The cascades end to end, and what their trained models took, which may have run side by side."""
     rows = [
         [
             {"ocr": "OCR", "voice": "voice assistant"}[row.cascade],
             f"{row.clients}",
             WAYS[row.way].label,
             *(ms(row.median(name)) for name in ("mean_us", "p50_us", "p99_us")),
-            ms(row.overhead_us),
+            ms(row.median("compute_us")),
             _rate(row.median("calls_per_s")),
         ]
         for row in results.rows
         if row.cascade
     ]
-    header = ["cascade", "clients", "way", "mean", "p50", "p99", "overhead", "requests/s"]
+    header = ["cascade", "clients", "way", "mean", "p50", "p99", "trained models", "requests/s"]
     return Report("cascades", "the cascades, Bireme, ms", header, rows, text_columns=3)
 
 
@@ -299,7 +300,7 @@ def _gateway_against_bls(results: Results) -> list[list[str]]:
 def _cascade_ratios(results: Results) -> list[list[str]]:
     lines = []
     for cascade in ("ocr", "voice"):
-        for way in ("ensemble", "bls"):
+        for way in ("hybrid", "bls"):
             for clients in sorted({row.clients for row in results.rows if row.cascade == cascade}):
                 mine = results.find(way, "Bireme", 0, 0, clients, cascade)
                 other = results.find("gateway_grpc", "Bireme", 0, 0, clients, cascade)
