@@ -87,15 +87,26 @@ def test_a_failed_call_keeps_its_line_and_says_why():
 
 def test_notes():
     calls = [
-        record("many", 0, 0, 0, 0, 5, 5, 5, batch_size=8, responses=3, first_response=2),
+        record("many", 0, 0, 0, 0, 5, 5, 5, responses=3, first_response=2),
         record("late", 5, 5, 6),
     ]
     lines = draw(record("m", 0, 0, 0, 0, 9, 9, 9, calls=calls, dropped_calls=2), 100)
 
     assert "│  and 2 more calls, for which the trace has no room" in lines
-    assert "│     in a batch of 8 rows" in lines
     assert "│     3 responses, the first after 2 µs" in lines
     assert "      not answered yet when the whole request was" in lines
+
+
+def test_batches_have_a_column_of_their_own():
+    calls = [
+        record("all", 0, 0, 0, 0, 5, 5, 5, rows=8, batch_size=8),
+        record("some", 0, 0, 0, 0, 5, 5, 5, rows=3, batch_size=8),
+        {"model": "refused", "request_start": 5, "request_end": 6},
+        *(record("token", 6, 6, 6, 6, 7, 7, 7, rows=2, batch_size=4) for _ in range(9)),
+    ]
+    lines = draw(record("m", 0, 0, 0, 0, 9, 9, 9, calls=calls), 100)
+
+    assert ["rows", "1", "8", "3 of 8", "1", "18"] == [line[13:20].strip() for line in lines[:6]]
 
 
 def test_a_step_too_short_for_a_cell_has_one():

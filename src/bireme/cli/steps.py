@@ -41,6 +41,8 @@ class Step:
     """In order, without gaps, from start to end."""
     calls: tuple[Step, ...] = ()
     """In the order in which they began."""
+    rows: int = 1
+    """What it added to its batch."""
     batch_size: int = 0
     """Rows of the batch that it ran in; 0: it did not run."""
     num_dropped: int = 0
@@ -87,6 +89,7 @@ def read_step(record: Mapping[str, Any], until: float | None = None) -> Step:
         end,
         tuple(segment for segment in segments if segment.end > segment.start),
         calls,
+        rows=record.get("rows", 1),
         batch_size=record.get("batch_size", 0),
         num_dropped=record.get("dropped_calls", 0),
         num_responses=record.get("responses"),

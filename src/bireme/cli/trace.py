@@ -124,10 +124,10 @@ def _show(runs: list[Run], median: Run, *, shows_all: bool) -> None:
         f"{clock.with_unit(median.server_us)} in the server",
         f"{clock.with_unit(median.took_us)} for the client",
     ]
+    console.print(", ".join(facts))
     if len(runs) > 1:
         fastest, slowest = clock.number(runs[0].server_us), clock.with_unit(runs[-1].server_us)
-        facts.append(f"median of {len(runs)} runs, {fastest} to {slowest}")
-    console.print(", ".join(facts))
+        console.print(f"median of {len(runs)} runs, {fastest} to {slowest}")
     console.print()
     root = read_step(median.trace)
     Waterfall(root, clock, symbols, shows_all=shows_all).show(console)

@@ -18,7 +18,7 @@ _MAX_BAR = 120
 _MAX_NAME = 36
 _FEW_CALLS = 8
 """So many equal calls in a row have lines of their own; more share one."""
-_DISPENSABLE = ("in+out", "queue", "compute", "start")
+_DISPENSABLE = ("in+out", "queue", "compute", "rows", "start")
 """What a narrow terminal does not show, in the order in which it goes: the bar shows all of it."""
 _MEANINGS = {
     Phase.QUEUE: "queue",
@@ -105,10 +105,12 @@ class Waterfall:
             "total": [row.total for row in rows],
         }
         columns = {heading: [heading, *map(number, column)] for heading, column in times.items()}
+        if any(step.batch_size > 1 for row in rows for step in row.steps):
+            columns = {"rows": ["rows", *map(_describe_rows, rows)], **columns}
         widths = {heading: max(map(len, column)) + 2 for heading, column in columns.items()}
         for heading in _DISPENSABLE:
             if width - sum(widths.values()) < _MIN_BAR:
-                del widths[heading]
+                widths.pop(heading, None)
         padded = [[cell.rjust(widths[heading]) for cell in columns[heading]] for heading in widths]
         return padded, max(1, min(width - sum(widths.values()), _MAX_BAR))
 
@@ -126,10 +128,6 @@ class Waterfall:
 
     def _notes(self, row: Row) -> Iterator[tuple[str, str]]:
         """Yield what else there is to say of a line, and in which style."""
-        largest = max(step.batch_size for step in row.steps)
-        if largest > 1:
-            up_to = "up to " if len(row.steps) > 1 else ""
-            yield f"in a batch of {up_to}{largest} rows", "dim"
         for step in row.steps:
             if step.num_responses is not None:
                 first = self._clock.with_unit(step.first_response - step.start)
@@ -149,6 +147,14 @@ class Waterfall:
             if phase in self._shown
         ]
         return Text("  ").join(parts)
+
+
+def _describe_rows(row: Row) -> str:
+    """Return how many rows of a batch a line's requests are; of how many, where a single one shares its batch."""
+    step, *others = row.steps
+    if others or step.rows == step.batch_size or not step.batch_size:
+        return str(sum(each.rows for each in row.steps))
+    return f"{step.rows} of {step.batch_size}"
 
 
 def _rows(step: Step, symbols: Symbols, *, shows_all: bool) -> Iterator[Row]:
