@@ -105,6 +105,8 @@ class FakeHost:
         self.custom_metrics = CustomMetrics()
         self.submitted: list[InferenceRequest] = []
         self.cancelled: list[InferenceRequest] = []
+        self.held: list[InferenceRequest] = []
+        self.resumed: list[InferenceRequest] = []
         self.decoupled: dict[str, bool] = {"callee": False, "stream": True}
         self.refusal: BiremeError | None = None
         self.control: list[tuple] = []
@@ -121,10 +123,10 @@ class FakeHost:
         return False
 
     def hold(self, request) -> None:
-        pass
+        self.held.append(request)
 
     def resume(self, request) -> None:
-        pass
+        self.resumed.append(request)
 
     def find_config(self, name, version):
         raise NotFound(f"no model '{name}'")

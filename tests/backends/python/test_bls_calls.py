@@ -5,8 +5,9 @@ import logging
 
 import pytest
 
+from bireme.backends.python.backlog import MOST
 from bireme.backends.python.calls import Calls
-from bireme.ipc.messages import Call, CancelCall, Infer, LogLine, Reply, Result
+from bireme.ipc.messages import Call, CancelCall, Infer, LogLine, Reply, Result, Taken
 from bireme.types import InferenceResponse, InvalidArgument, NotFound, Unavailable
 from worker_fakes import FakeHost, FakeLedger, call_data, make_execution, tensor
 
@@ -312,3 +313,44 @@ def test_not_found_is_as_any_refusal(bench):
     bench.infer()
 
     assert bench.reply.response.error.code == "INTERNAL"
+
+
+def test_a_callee_is_held_while_its_caller_does_not_read(bench):
+    bench.infer("stream", is_decoupled=True)
+    for _ in range(MOST + 3):
+        bench.answer(1.0, final=False)
+    assert bench.host.held == [bench.request]
+
+    bench.calls.take(Taken(1, 10))
+    assert bench.host.resumed == []
+    bench.calls.take(Taken(1, MOST))
+
+    assert bench.host.resumed == [bench.request]
+
+
+def test_a_callee_that_nobody_reads_any_more_goes_on(bench):
+    bench.infer("stream", is_decoupled=True)
+    for _ in range(MOST):
+        bench.answer(1.0, final=False)
+
+    bench.calls.take(Taken(1, 0))
+    for _ in range(2 * MOST):
+        bench.answer(1.0, final=False)
+
+    assert (bench.host.held, bench.host.resumed) == ([bench.request], [bench.request])
+
+
+def test_news_of_a_call_that_is_over_means_nothing(bench):
+    bench.infer("stream", is_decoupled=True)
+    bench.answer(1.0)
+
+    bench.calls.take(Taken(1, 1))
+    bench.calls.take(Taken(7, 0))
+
+    assert (bench.host.held, bench.host.resumed) == ([], [])
+
+
+def test_a_receipt_is_given_at_once(bench):
+    bench.calls.call(Call(3, "receipt", {}))
+
+    assert bench.sent == [Result(3)]

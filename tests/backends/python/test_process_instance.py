@@ -17,12 +17,14 @@ from bireme.ipc.messages import (
     Execute,
     Executed,
     Finalize,
+    Hold,
     Infer,
     Orphaned,
     Readiness,
     Released,
     Respond,
     ResponseData,
+    Resume,
     Start,
     Started,
 )
@@ -677,5 +679,62 @@ def test_arrays_of_a_response_are_views_of_what_the_process_sent(bench):
 
         array = b.sink.events[-1][2].outputs[0].to_numpy()
         assert np.shares_memory(array, np.frombuffer(data.outputs[0].data, np.uint8))
+
+    run(scenario)
+
+
+def test_holding_a_request_tells_the_process_once(bench):
+    async def scenario():
+        process = await bench()
+        request, other = make_request(), make_request()
+        process.run(request, other)
+        process.worker.take()
+
+        process.instance.hold(other)
+        process.instance.hold(other)
+        process.instance.resume(other)
+        process.instance.resume(other)
+        process.instance.hold(make_request())
+
+        assert process.worker.take() == [Hold(2), Resume(2)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        Respond(1, ResponseData(is_flag_only=True)),
+        Orphaned(1),
+        Executed(1, 1, 2, [], ErrorData("INTERNAL", "no")),
+    ],
+    ids=["final response", "dropped sender", "failure"],
+)
+def test_what_waits_in_the_process_learns_that_its_request_has_ended(bench, end):
+    async def scenario():
+        process = await bench()
+        request = make_request()
+        process.run(request)
+        process.instance.hold(request)
+        process.worker.take()
+
+        process.worker.say(end)
+
+        assert process.worker.take() == [Resume(1)]
+
+    run(scenario)
+
+
+def test_a_process_that_is_started_again_holds_nothing(bench):
+    async def scenario():
+        process = await bench()
+        request = make_request()
+        process.run(request)
+        process.instance.hold(request)
+        process.worker.die("was killed")
+
+        process.instance.resume(request)
+
+        assert process.instance._held == set()
 
     run(scenario)

@@ -22,6 +22,7 @@ from bireme.ipc.messages import (
     Respond,
     ResponseData,
     Result,
+    Taken,
 )
 from bireme.types import (
     BackendFailed,
@@ -229,6 +230,32 @@ def test_two_streams_are_read_in_turns(make_bench):
     bench.channel.put(Reply(2, text(20)), Reply(2, text(21)), Reply(1, text(10)), Reply(1, text(11)))
 
     assert [value(next(stream)) for stream in (first, second, first, second)] == [10, 20, 11, 21]
+
+
+def test_what_is_read_of_a_stream_is_told_now_and_then(make_bench):
+    bench = make_bench()
+    stream = bench.runtime.stream(request())
+    bench.respond_to(1, *(text(number) for number in range(40)))
+    large = ResponseData([tensor_data("Y", np.zeros(600_000, np.float32))], is_final=False)
+    bench.respond_to(1, large, large)
+
+    for _ in range(42):
+        next(stream)
+
+    assert bench.channel.of(Taken) == [Taken(1, 16), Taken(1, 16), Taken(1, 9), Taken(1, 1)]
+
+
+def test_a_stream_that_is_closed_early_tells_so(make_bench):
+    bench = make_bench()
+    stream, over = bench.runtime.stream(request()), bench.runtime.stream(request())
+    bench.respond_to(2, ResponseData())
+    next(over)
+
+    stream.close()
+    stream.close()
+    over.close()
+
+    assert bench.channel.of(Taken) == [Taken(1, 0)]
 
 
 def test_stream_can_be_read_on_the_own_loop(make_bench):

@@ -6,6 +6,7 @@ An asyncio loop on the main thread reads the channel and runs the batches as tas
 from __future__ import annotations
 
 import asyncio
+import select
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -47,7 +48,10 @@ class AsyncRunner:
         self._runtime = batches.runtime
         self._exchange = batches.runtime.exchange
         self._loop = loop
-        self._channel_fd = channel_fd
+        # libuv makes what it watches non-blocking: not the channel, in which threads of the model wait, and in which
+        # a send waits while the server is behind.
+        self._arrivals = select.epoll()
+        self._arrivals.register(channel_fd, select.EPOLLIN)
         self._thread = threading.get_ident()
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[bool] = loop.create_future()
@@ -63,7 +67,7 @@ class AsyncRunner:
         self._runtime.can_infer = True
         self._exchange.open_batch = self._batches.open
         self._exchange.take_tasks(self)
-        loop.add_reader(self._channel_fd, self._on_readable)
+        loop.add_reader(self._arrivals, self._on_readable)
         # What the model's own tasks raise to end the process comes out of the loop; it ends only them.
         self._run_until(self._end)
         if self._end.result():
@@ -73,7 +77,8 @@ class AsyncRunner:
     def close(self) -> None:
         """Cancel what the model left running and close the loop."""
         loop = self._loop
-        loop.remove_reader(self._channel_fd)
+        loop.remove_reader(self._arrivals)
+        self._arrivals.close()
         self._runtime.loop = None
         left = asyncio.all_tasks(loop)
         for task in left:
@@ -132,7 +137,7 @@ class AsyncRunner:
         exchange = self._exchange
         exchange.poll(1)  # where there is more, the loop calls again: cheaper than to look in vain
         if exchange.is_lost or exchange.is_forked:
-            self._loop.remove_reader(self._channel_fd)
+            self._loop.remove_reader(self._arrivals)
             return
         exchange.flush(_MANY_LEASES)
         self._idle_rounds = 0

@@ -71,6 +71,8 @@ class ProcessInstance(SupervisedWorker):
         """What runs: each execution with the number of its first request, and how many it has."""
         self._open: dict[int, InferenceRequest] = {}
         """Requests that have had no final response, by number."""
+        self._held: set[int] = set()
+        """Those of them that are held."""
         self._last_execution = 0
         self._last_request = 0
         self._readiness: asyncio.Future[bool] | None = None
@@ -151,14 +153,20 @@ class ProcessInstance(SupervisedWorker):
     def hold(self, request: InferenceRequest) -> None:
         """See `RequestInstance.hold`."""
         number = self._find(request)
-        if number and self._worker is not None:
+        if number and number not in self._held and self._worker is not None:
+            self._held.add(number)
             self._worker.send(Hold(number))
 
     def resume(self, request: InferenceRequest) -> None:
         """See `RequestInstance.resume`."""
-        number = self._find(request)
-        if number and self._worker is not None:
-            self._worker.send(Resume(number))
+        self._release(self._find(request))
+
+    def _release(self, number: int) -> None:
+        """End the hold of a request, if it is held: it may go on, or nobody answers it any more."""
+        if number in self._held:
+            self._held.discard(number)
+            if self._worker is not None:
+                self._worker.send(Resume(number))
 
     def _find(self, request: InferenceRequest) -> int:
         """Return the number of an open request; 0: it is not open here."""
@@ -200,6 +208,7 @@ class ProcessInstance(SupervisedWorker):
             error = make_error(failure.code, failure.message)
             for taken in range(number, number + entry[2]):
                 self._open.pop(taken, None)
+                self._release(taken)
             log.error("%s", failure.message)
             sink.finish(execution, error)
             return
@@ -236,6 +245,8 @@ class ProcessInstance(SupervisedWorker):
             response = self._make_response(request, data)
             if data.is_final:
                 del self._open[number]
+                # Another thread than the one that waits has ended it: that one learns of it by a message.
+                self._release(number)
             self._sink.respond(request, response)
         self._flush_soon()
 
@@ -267,6 +278,7 @@ class ProcessInstance(SupervisedWorker):
     def _fail(self, number: int, fault: str) -> None:
         """Answer an open request whose model has done what it must not."""
         request = self._open.pop(number, None)
+        self._release(number)
         if request is not None and self._sink is not None:
             error = BackendFailed(f"model '{self._name}' {fault}")
             self._sink.respond(request, InferenceResponse(self._name, self._version, request.id, error=error))
@@ -316,6 +328,7 @@ class ProcessInstance(SupervisedWorker):
         executions, requests = list(self._executions.values()), self._open.copy()
         self._executions.clear()
         self._open.clear()
+        self._held.clear()
         sink = self._sink
         if sink is None:
             return
