@@ -258,6 +258,20 @@ def echo(_head: RequestHead) -> Route:
     return EchoRoute(1 << 20)
 
 
+class Owner:
+    """The engine's model, as a request that runs knows it; remembers when it was to wait and to go on."""
+
+    def __init__(self, request: InferenceRequest) -> None:
+        self.events: list[str] = []
+        request.owner = self
+
+    def hold(self, request):
+        self.events.append("hold")
+
+    def resume(self, request):
+        self.events.append("resume")
+
+
 @dataclass
 class FakeConfig:
     """As much of a ModelConfig as the front end looks at."""

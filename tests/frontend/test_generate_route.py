@@ -16,7 +16,7 @@ from bireme.frontend.http.connection import CLIENT_LEFT
 from bireme.frontend.http.event_stream import EventStream
 from bireme.types import Internal, InvalidArgument, QueueFull, Tensor
 from bireme.wire.encoded import MAX_SLICE_ELEMENTS
-from http_fakes import Client, FakeServer, Reply, Scene, request, tensor, until
+from http_fakes import Client, FakeServer, Owner, Reply, Scene, request, tensor, until
 
 GENERATE = "/v2/models/m/generate"
 STREAM = "/v2/models/m/generate_stream"
@@ -562,6 +562,79 @@ def test_a_client_that_does_not_read_loses_its_request_and_its_connection(caplog
     assert len(scene.client.transport.written) == num_written
     scene.client.connection.connection_lost(None)
     assert scene.server.cancelled == [held, behind]
+
+
+def test_a_client_that_is_behind_makes_the_model_wait_until_it_has_read():
+    scene = make_scene(max_unsent_bytes=4000)
+    held = open_request(scene, post(STREAM))
+    owner = Owner(held)
+    connection, transport = scene.client.connection, scene.client.transport
+    scene.server.answer(held, token("x" * 2000), final=False)
+    transport.num_unsent = 1001
+    scene.server.answer(held, token("x"), final=False)
+    scene.server.answer(held, token("x"), final=False)
+    assert owner.events == ["hold"]
+    transport.num_unsent = 600
+    connection.pause_writing()
+    connection.resume_writing()
+    assert owner.events == ["hold"]
+    transport.num_unsent = 500
+    connection.pause_writing()
+    connection.resume_writing()
+    connection.resume_writing()
+
+    assert owner.events == ["hold", "resume"]
+    end(scene, held)
+    assert scene.client.reply().is_complete
+
+
+def test_a_model_waits_for_answers_before_its_own():
+    scene = make_scene(max_unsent_bytes=4000)
+    first = open_request(scene, post(GENERATE))
+    held = open_request(scene, post(STREAM))
+    owner = Owner(held)
+    scene.server.answer(held, token("x" * 2000), final=False)
+    assert owner.events == ["hold"]
+    scene.server.answer(first, token("y"))
+
+    assert owner.events == ["hold", "resume"]
+    end(scene, held)
+    assert [reply.is_complete for reply in scene.client.replies] == [True, True]
+
+
+@pytest.mark.parametrize("how", ["leave", "end"])
+def test_nothing_is_left_of_a_wait(how):
+    scene = make_scene(max_unsent_bytes=4000)
+    held = open_request(scene, post(STREAM))
+    owner = Owner(held)
+    exchange = scene.client.connection._queue[0]
+    scene.server.answer(held, token("x" * 2000), final=False)
+    scene.client.transport.num_unsent = 2000
+    scene.server.answer(held, token("x"), final=False)
+    assert exchange.on_room is not None
+    if how == "leave":
+        scene.client.leave()
+    else:
+        end(scene, held)
+
+    assert exchange.on_room is None
+    assert owner.events == ["hold"]
+
+
+def test_responses_that_wait_for_a_large_one_make_the_model_wait():
+    async def scenario():
+        scene = make_scene(max_unsent_bytes=80_000)
+        held = open_request(scene, post(STREAM))
+        owner = Owner(held)
+        scene.server.answer(held, [tensor("n", np.arange(4 * MAX_SLICE_ELEMENTS))], final=False)
+        for _ in range(3):
+            scene.server.answer(held, token("x" * 10_000), final=False)
+        assert owner.events == ["hold"]
+        await until(lambda: owner.events == ["hold", "resume"])
+        end(scene, held)
+        await scene.api.stop()
+
+    asyncio.run(scenario())
 
 
 def test_what_is_unsent_of_earlier_answers_is_not_the_streams():

@@ -30,7 +30,7 @@ from grpc_fakes import (
     turns,
     typed_request,
 )
-from http_fakes import FakeConfig, FakeModel, FakeServer, tensor
+from http_fakes import FakeConfig, FakeModel, FakeServer, Owner, tensor
 
 X = np.arange(4, dtype=np.float32)
 STRICT = ("triton_grpc_error", "true")
@@ -252,6 +252,51 @@ async def test_a_decoupled_model_whose_responses_nobody_reads_is_stopped():
     assert stream.server.cancelled == stream.server.held
     assert stream.scene.connection._sum_unsent() < 400_000
     assert stream.scene.connection._num_expected == 0
+
+
+@in_loop
+async def test_a_decoupled_model_waits_for_a_client_that_does_not_read():
+    stream = Stream(holds=True, decoupled=True, max_unsent_bytes=800_000, client={"opens_windows": False})
+    stream.ask("1", model="d")
+    (owner,) = map(Owner, stream.server.held)
+
+    for _ in range(10):
+        stream.respond(0, tensor("Y", np.zeros(10_000, np.float32)), final=False)
+    assert owner.events == ["hold"]
+    stream.client.h2.increment_flow_control_window(1 << 30)
+    stream.client.h2.increment_flow_control_window(100_000, stream.id)
+    stream.client.flush()
+    await turns()
+    assert owner.events == ["hold"]
+    stream.client.h2.increment_flow_control_window(1 << 30, stream.id)
+    stream.client.flush()
+    await turns()
+
+    assert owner.events == ["hold", "resume"]
+    stream.respond(0, final=True, flag_only=True)
+    stream.end()
+    assert (await stream.scene.finish(stream.id)).status == 0
+    assert len(stream.messages) == 10
+
+
+@in_loop
+async def test_a_decoupled_model_waits_for_responses_that_are_compressed():
+    stream = Stream(
+        ("grpc-accept-encoding", "gzip"),
+        response_compression_level="low",
+        holds=True,
+        decoupled=True,
+        max_unsent_bytes=800_000,
+    )
+    stream.ask("1", model="d")
+    (owner,) = map(Owner, stream.server.held)
+
+    for _ in range(10):
+        stream.respond(0, tensor("Y", np.zeros(10_000, np.float32)), final=False)
+    events = [*owner.events]
+    await stream.scene.turn(lambda: len(owner.events) == 2)
+
+    assert (events, owner.events) == (["hold"], ["hold", "resume"])
 
 
 # Errors
