@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.orchestration.cascades import CASCADES, run_cascade
 from benchmarks.orchestration.chains import Plan, run_chains
+from benchmarks.orchestration.goals import goals
 from benchmarks.orchestration.page import write_page
 from benchmarks.orchestration.plots import draw
 from benchmarks.orchestration.report import reports
@@ -60,7 +61,7 @@ def main() -> None:
         console.width = 160
     path = args.plot_only or args.write_docs
     results = Results.load(path) if path else measured(plan_of(args), args.cascades, args.output)
-    found = reports(results)
+    found = [goals(results), *reports(results)]
     for report in found:
         report.show()
     if args.quick and not path:

@@ -34,19 +34,19 @@ class Plan:
     seconds: float
 
     def cells(self) -> Iterator[tuple[int, int, int]]:
-        """Yield payload, clients and steps of each table row; 1 step is one model alone."""
+        """Yield payload, clients and steps of what is measured side by side."""
         for nbytes in self.nbytes:
             for clients in self.clients:
-                for steps in (1, *self.steps):
+                for steps in self.steps:
                     if nbytes < LARGE or (clients == min(self.clients) and steps <= min(self.steps)):
                         yield nbytes, clients, steps
 
-    def ways_of(self, steps: int, server: str) -> list[str]:
-        """Return the ways to take at ``server`` for a chain of this length."""
+    def ways_of(self, steps: int, server: str) -> list[tuple[str, int]]:
+        """Return the ways to take at ``server``, each with its steps: one model alone goes beside the shortest chain."""
         return [
-            name
+            (name, 1 if name.startswith("alone") else steps)
             for name in self.ways
-            if server in WAYS[name].servers and name.startswith("alone") == (steps == 1)
+            if server in WAYS[name].servers and (steps == min(self.steps) or not name.startswith("alone"))
         ]
 
 
@@ -112,19 +112,24 @@ def run_chains(plan: Plan, results: Results, path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder, sites(plan, Path(folder)) as running:
         for nbytes, clients, steps in plan.cells():
             runs = [
-                (way, server, partial(measure_chain, site, way, steps, nbytes, clients, plan.seconds))
+                (
+                    way,
+                    server,
+                    length,
+                    partial(measure_chain, site, way, length, nbytes, clients, plan.seconds),
+                )
                 for server, site in running.items()
-                for way in plan.ways_of(steps, server)
+                for way, length in plan.ways_of(steps, server)
             ]
-            found = interleaved(plan.rounds, *(run for _, _, run in runs))
+            found = interleaved(plan.rounds, *(run for *_, run in runs))
             rows = [
-                Row(way, server, steps, nbytes, clients, rounds)
-                for (way, server, _), rounds in zip(runs, found, strict=True)
+                Row(way, server, length, nbytes, clients, rounds)
+                for (way, server, length, _), rounds in zip(runs, found, strict=True)
             ]
             results.add(rows)
             results.save(path)
             console.print(
-                f"[dim]{nbytes:>10,} B, {clients} client{'s' * (clients > 1)}, {steps} step{'s' * (steps > 1)}:[/] "
+                f"[dim]{nbytes:>10,} B, {clients} client{'s' * (clients > 1)}, {steps} steps:[/] "
                 + ", ".join(f"{row.server[0]} {row.way} {row.median('mean_us') / 1e3:.2f}" for row in rows)
                 + " ms",
                 highlight=False,

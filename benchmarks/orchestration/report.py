@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from benchmarks.orchestration.results import LABELS, SIZES, WAYS, Results, Row
-from benchmarks.tables import print_rows, ratio
+from benchmarks.orchestration.results import LABELS, WAYS, Results, Row
+from benchmarks.tables import print_rows
 
 SERVERS = ("Bireme", "Triton")
-LINEAR = 0.15
-"""How far the middle length may be from the line through the others and still be called linear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +46,8 @@ def ms(us: float) -> str:
 
 
 def reports(results: Results) -> list[Report]:
-    """Return all tables of a run; those of what was not measured have no rows."""
+    """Return the tables of a run but for `goals.goals`; those of what was not measured have no rows."""
     return [
-        goals(results),
         latency(results),
         lengths(results),
         throughput(results),
@@ -202,135 +199,3 @@ def _by_share(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
         )
 
     return sorted(names, key=share, reverse=True)
-
-
-# --- goals ---------------------------------------------------------------------------------------------------------
-
-
-def goals(results: Results) -> Report:
-    """The figures that the benchmark is there for, each with its goal."""
-    rows = [
-        *_in_process(results),
-        *_against_triton(results),
-        *_bls_against_ensemble(results),
-        *_gateway_against_bls(results),
-        *_cascade_ratios(results),
-        *_linearity(results),
-    ]
-    return Report("goals", "goals", ["", "figure", "range", "goal", "met"], rows)
-
-
-def _met(*, is_met: bool) -> str:
-    return "yes" if is_met else "no"
-
-
-def _in_process(results: Results) -> list[list[str]]:
-    alone = results.find("alone_thread", "Bireme", 1, SIZES["1 KB"])
-    lines = []
-    for steps in results.values("steps"):
-        chain = results.find("ensemble_thread", "Bireme", steps, SIZES["1 KB"])
-        if alone and chain:
-            pairs = zip(chain.each("server_us"), alone.each("server_us"), strict=True)
-            added = [(many - one) / (steps - 1) for many, one in pairs]
-            middle = statistics.median(added)
-            is_first = steps == min(results.values("steps"))
-            lines.append(
-                [
-                    f"ensemble of {steps} in-process steps, 1 KB: added for each step, at the server",
-                    f"{middle:.1f} µs",
-                    f"{min(added):.1f} to {max(added):.1f}",
-                    "≤ 20 µs" if is_first else "",
-                    _met(is_met=middle <= 20) if is_first else "",
-                ]
-            )
-    return lines
-
-
-def _ratio_row(label: str, mine: Row, other: Row, goal: float | None, goal_text: str = "") -> list[str]:
-    middle, spread = ratio(mine.each("mean_us"), other.each("mean_us"))
-    values = f"{middle:.2f} ({ms(mine.median('mean_us'))} / {ms(other.median('mean_us'))} ms)"
-    return [
-        label,
-        values,
-        spread,
-        goal_text or (f"≤ {goal}" if goal else "reported"),
-        _met(is_met=middle <= goal) if goal else "",
-    ]
-
-
-def _against_triton(results: Results) -> list[list[str]]:
-    lines = []
-    steps = min(results.values("steps"), default=0)
-    for nbytes in results.values("nbytes"):
-        mine, theirs = (results.find("ensemble", server, steps, nbytes) for server in SERVERS)
-        if mine and theirs:
-            label = f"ensemble of {steps} processes, {LABELS[nbytes]}, against Triton's, end to end"
-            lines.append(_ratio_row(label, mine, theirs, 0.35))
-    return lines
-
-
-def _bls_against_ensemble(results: Results) -> list[list[str]]:
-    lines = []
-    for suffix, where in (("", "processes"), ("_thread", "threads")):
-        for nbytes in results.values("nbytes"):
-            for steps in results.values("steps"):
-                mine = results.find(f"bls{suffix}", "Bireme", steps, nbytes)
-                other = results.find(f"ensemble{suffix}", "Bireme", steps, nbytes)
-                if mine and other:
-                    label = f"BLS against ensemble, {where}, {steps} steps, {LABELS[nbytes]}"
-                    lines.append(_ratio_row(label, mine, other, 1.5))
-    return lines
-
-
-def _gateway_against_bls(results: Results) -> list[list[str]]:
-    lines = []
-    for way in ("gateway_grpc", "gateway_http"):
-        for nbytes in results.values("nbytes"):
-            for steps in results.values("steps"):
-                mine = results.find(way, "Bireme", steps, nbytes)
-                other = results.find("bls", "Bireme", steps, nbytes)
-                if mine and other:
-                    label = f"{WAYS[way].label}, against BLS, {steps} steps, {LABELS[nbytes]}"
-                    line = _ratio_row(label, mine, other, None, "> 1")
-                    line[-1] = _met(is_met=float(line[1].split()[0]) > 1)
-                    lines.append(line)
-    return lines
-
-
-def _cascade_ratios(results: Results) -> list[list[str]]:
-    lines = []
-    for cascade in ("ocr", "voice"):
-        for way in ("hybrid", "bls"):
-            for clients in sorted({row.clients for row in results.rows if row.cascade == cascade}):
-                mine = results.find(way, "Bireme", 0, 0, clients, cascade)
-                other = results.find("gateway_grpc", "Bireme", 0, 0, clients, cascade)
-                if mine and other:
-                    label = f"{cascade}, {WAYS[way].label} against the gateway, {clients} client{'s' * (clients > 1)}"
-                    lines.append(_ratio_row(label, mine, other, None))
-    return lines
-
-
-def _linearity(results: Results) -> list[list[str]]:
-    lines = []
-    for way in ("ensemble", "ensemble_thread"):
-        for nbytes in results.values("nbytes"):
-            found = [results.find(way, "Bireme", steps, nbytes) for steps in results.values("steps")]
-            rows = [row for row in found if row]
-            if len(rows) < 3:
-                continue
-            first, *middle, last = rows
-            slope = (last.median("mean_us") - first.median("mean_us")) / (last.steps - first.steps)
-            off = max(
-                abs(row.median("mean_us") / (first.median("mean_us") + slope * (row.steps - first.steps)) - 1)
-                for row in middle
-            )
-            lines.append(
-                [
-                    f"{WAYS[way].label}, {first.steps} to {last.steps} steps, {LABELS[nbytes]}: a step more",
-                    f"{ms(slope)} ms",
-                    f"off the line by {off:.0%}",
-                    f"linear (≤ {LINEAR:.0%})",
-                    _met(is_met=off <= LINEAR),
-                ]
-            )
-    return lines
