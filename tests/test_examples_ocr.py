@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import urllib.error
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 
@@ -188,6 +189,31 @@ def test_letters_are_decoded_without_repeats(steps):
     assert [("aab b", 1.0), ("", 0.0)] == steps.decode_letters(probability, ["", "a", "b", " "])
 
 
+def test_text_is_drawn_where_its_box_is_and_turned_as_it_is(monkeypatch, steps):
+    client = load("ocr/client.py", monkeypatch)
+    picture = Image.new("RGB", (800, 100), "white")
+    upright, on_its_head = box(100, 20, 300, 80), box(500, 20, 700, 80)[[2, 3, 0, 1]]
+
+    drawn = client.draw(picture, steps.Found(np.stack([upright, on_its_head]), ["L", "L"], [1, 1]))
+
+    assert (1608, 100) == drawn.size
+    ink = np.asarray(drawn.convert("L"))[:, 808:] < 128
+    assert ink[20:80, 100:300].sum() == ink.sum() / 2 == ink[20:80, 500:700].sum()
+    assert ink[60:80, 100:300].sum() > ink[20:40, 100:300].sum()  # the foot of the L
+    assert ink[20:40, 500:700].sum() > ink[60:80, 500:700].sum()
+
+
+def test_the_demo_breaks_no_line_and_ends_when_the_ways_differ(monkeypatch, tmp_path, steps):
+    demo = load("ocr/demo.py", monkeypatch)
+    monkeypatch.setattr(demo.client, "PICTURES", tmp_path)
+    for name in demo.client.SAMPLES:
+        (tmp_path / name).touch()
+
+    assert "first line ·\nsecond line" == str(demo.joined(["first line", "second line"], 20))
+    with pytest.raises(SystemExit, match="the ways do not agree on sample"):
+        demo.show_ways({way: lambda _, way=way: steps.Found(np.zeros((1, 4, 2)), [way], [1]) for way in "ab"})
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory) -> Iterator[SimpleNamespace]:
     """The server and the gateway, a client, and the program of the client."""
@@ -246,6 +272,12 @@ def test_what_is_no_picture_is_an_error_of_the_caller(service, model):
     with pytest.raises(triton.InferenceServerException, match="these 4 bytes are no picture file") as caught:
         service.program.ask(service.triton, model, b"text")
     assert "400" in caught.value.status()
+
+
+@pytest.mark.slow
+def test_the_gateway_tells_whose_mistake_it_is(service):
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        service.program.ask_gateway(service.addresses.gateway, b"text")
 
 
 @pytest.mark.slow

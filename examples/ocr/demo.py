@@ -57,15 +57,17 @@ def show_pictures(ask: Ask) -> None:
         path = client.PICTURES / name
         found = ask(path.read_bytes())
         client.save(path, found)
-        table.add_row(name, str(len(found.texts)), joined(found.texts), f"{min(found.scores):.2f}")
+        table.add_row(
+            name, str(len(found.texts)), joined(found.texts, TEXT_WIDTH), f"{min(found.scores):.2f}"
+        )
     console.print(table)
     console.print(f"  drawn into {short(client.OUT)}/")
 
 
-def joined(lines: list[str]) -> Text:
+def joined(lines: list[str], width: int) -> Text:
     """Return the lines one after the other; none is broken."""
     unbroken = " · ".join(line.replace(" ", UNBROKEN) for line in lines)
-    return Text(textwrap.fill(unbroken, TEXT_WIDTH, break_on_hyphens=False).replace(UNBROKEN, " "))
+    return Text(textwrap.fill(unbroken, width, break_on_hyphens=False).replace(UNBROKEN, " "))
 
 
 def show_ways(ways: dict[str, Ask]) -> None:
