@@ -259,14 +259,15 @@ def echo(_head: RequestHead) -> Route:
 
 
 class Owner:
-    """The engine's model, as a request that runs knows it; remembers when it was to wait and to go on."""
+    """The engine's model, as a request that runs knows it; remembers when it began to wait and went on."""
 
     def __init__(self, request: InferenceRequest) -> None:
         self.events: list[str] = []
         request.owner = self
 
     def hold(self, request):
-        self.events.append("hold")
+        if self.events[-1:] != ["hold"]:
+            self.events.append("hold")
 
     def resume(self, request):
         self.events.append("resume")

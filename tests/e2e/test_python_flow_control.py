@@ -133,15 +133,16 @@ def test_a_client_of_events_that_stops_reading_makes_the_model_wait(python_serve
 
 
 def test_a_client_that_leaves_lets_the_model_that_waits_for_it_go(python_server):
-    python_server.add("s", STREAMER, DECOUPLED)
+    python_server.add("s", STREAMER, DECOUPLED + TEXT)
+    before_kb = memory_of(python_server)
     with GrpcStream(python_server) as stream, socket.socket() as client:
         client.connect(("127.0.0.1", python_server.port))
         client.sendall(
-            b'POST /v2/models/s/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"X":[0]}'
+            b'POST /v2/models/s/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"X":[1]}'
         )
-        wait_until(lambda: python_server.count("nv_inference_count", "s") == 0)
+        wait_until_it_rests(python_server, before_kb + 10_000)
         stream.ask("s", 0)
-        assert not stream.has_more(0.3)  # the only instance is held
+        assert not stream.has_more(0.1)  # the only instance is held
         client.close()
         assert stream.take(20) == [0.0] * 25_000
 

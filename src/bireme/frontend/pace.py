@@ -21,14 +21,14 @@ class Pace:
 
     def look(self, request: InferenceRequest, num_unsent: int) -> None:
         """Hold the model of ``request`` or let it go on, now that ``num_unsent`` bytes are kept for its client."""
-        is_held = num_unsent > (self._most // 2 if self.is_held else self._most)
-        if is_held == self.is_held:
-            return
-        self.is_held = is_held
         model = request.owner
-        if model is None:  # it has had its final response
-            return
-        if is_held:
-            model.hold(request)
-        else:
-            model.resume(request)
+        if num_unsent > self._most:
+            self.is_held = True
+            if model is not None:  # it has not had its final response
+                model.hold(
+                    request
+                )  # each time: somebody else who held it, too, may have let it go on meanwhile
+        elif self.is_held and num_unsent <= self._most // 2:
+            self.is_held = False
+            if model is not None:
+                model.resume(request)

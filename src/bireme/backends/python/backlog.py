@@ -23,10 +23,10 @@ class Backlog:
         """From the time that there is too much until there is little enough."""
 
     def add(self, nbytes: int) -> bool:
-        """A response of ``nbytes`` has come. Return whether that made it full."""
+        """A response of ``nbytes`` has come. Return whether the callee is to be held, again if it was already."""
         self._sizes.append(nbytes)
         self._nbytes += nbytes
-        if self.is_full or (len(self._sizes) < MOST and self._nbytes < MOST_BYTES):
+        if len(self._sizes) < MOST and self._nbytes < MOST_BYTES:
             return False
         self.is_full = True
         return True
