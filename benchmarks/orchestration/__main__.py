@@ -2,15 +2,17 @@
 
     python -m benchmarks.orchestration [--rounds 3] [--quick] [--ways bls,ensemble] [--steps 2,5,10] …
     python -m benchmarks.orchestration --plot-only results.json
-    python -m benchmarks.orchestration --write-docs results.json
+    python -m benchmarks.orchestration --write-docs [results.json]
 
-Needs the lab (``benchmarks/lab/setup``) for all but ``--servers Bireme``. Writes `results.json` beside this file and
-plots into `docs/orchestration/`; ``--write-docs`` fills the tables of `docs/orchestration.md`.
+Needs the lab (``benchmarks/lab/setup``) for all but ``--servers Bireme``. A run writes `results.json` beside this file and
+prints its tables; ``--plot-only`` draws a run's pictures into `docs/orchestration/`; ``--write-docs`` fills the tables of
+`docs/orchestration.md`, too, with a run's results or, without a file, after measuring.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 
 from benchmarks.orchestration.cascades import CASCADES, run_cascade
@@ -33,10 +35,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--payloads", default=",".join(SIZES), help=f"of {', '.join(SIZES)}")
     parser.add_argument("--clients", default="1,8")
     parser.add_argument("--seconds", type=float, default=0.8, help="of each measurement")
-    parser.add_argument("--quick", action="store_true", help="about a minute, and rough: no pictures")
-    parser.add_argument("--output", type=Path, default=DEFAULT)
+    parser.add_argument("--quick", action="store_true", help="about a minute, and rough")
+    parser.add_argument("--output", type=Path, help=f"default: {DEFAULT.name} beside this program")
     parser.add_argument("--plot-only", type=Path, metavar="RESULTS", help="print and draw what a run found")
-    parser.add_argument("--write-docs", type=Path, metavar="RESULTS", help="the same, into the page")
+    parser.add_argument(
+        "--write-docs",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        metavar="RESULTS",
+        help="draw, and fill the page: with what that run found, or with this one's results",
+    )
     return parser.parse_args()
 
 
@@ -59,17 +68,24 @@ def main() -> None:
     args = arguments()
     if not console.is_terminal:
         console.width = 160
-    path = args.plot_only or args.write_docs
-    results = Results.load(path) if path else measured(plan_of(args), args.cascades, args.output)
+    path = args.plot_only or (args.write_docs if args.write_docs != Path() else None)
+    results = Results.load(path) if path else measured(plan_of(args), args.cascades, output_of(args))
     found = [goals(results), *reports(results)]
     for report in found:
         report.show()
-    if args.quick and not path:
-        return  # rough figures are not for the page
-    pictures = draw(results)
-    console.print(f"drawn: {', '.join(str(picture) for picture in pictures)}", highlight=False)
-    if args.write_docs:
+    if path or args.write_docs is not None:
+        pictures = draw(results)
+        console.print(f"drawn: {', '.join(picture.name for picture in pictures)}", highlight=False)
+    if args.write_docs is not None:
         write_page(results, found, pictures)
+
+
+def output_of(args: argparse.Namespace) -> Path:
+    """Return where the results go: rough ones not over others, unless asked to."""
+    quick = Path(tempfile.gettempdir(), "orchestration-quick.json")
+    path = args.output or (quick if args.quick else DEFAULT)
+    console.print(f"results: {path}", highlight=False)
+    return path
 
 
 def measured(plan: Plan, cascades: str, path: Path) -> Results:
