@@ -6,11 +6,14 @@ for a member is the code that this member runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
-from python_models import DECOUPLED, HEAD
+from python_models import DECOUPLED, HEAD, PythonServer, Reply
 
 MEMBER = """
 class TritonPythonModel:
@@ -96,22 +99,35 @@ def tensors_text(inputs: Sequence[str], outputs: Sequence[str]) -> str:
     )
 
 
-def add_model(
-    root: Path,
-    name: str,
-    code: str = MEMBER,
-    *,
-    inputs: Sequence[str] = (X,),
-    outputs: Sequence[str] = (Y,),
-    max_batch_size: int = 0,
-    more: str = "",
-) -> None:
-    """Write a Python model."""
-    folder = root / name / "1"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "model.py").write_text(HEAD + dedent(code), "utf-8")
-    text = f'backend: "python"\nmax_batch_size: {max_batch_size}\n{tensors_text(inputs, outputs)}{more}\n'
-    (root / name / "config.pbtxt").write_text(text, "utf-8")
+class Repository:
+    """A folder of models to be written. Those for which ``in_thread`` holds run in threads, the others in processes."""
+
+    def __init__(self, root: Path, in_thread: Callable[[str], bool] = lambda _name: False) -> None:
+        self.root = root
+        self._in_thread = in_thread
+
+    def model(
+        self,
+        name: str,
+        code: str = MEMBER,
+        *,
+        inputs: Sequence[str] = (X,),
+        outputs: Sequence[str] = (Y,),
+        max_batch_size: int = 0,
+        more: str = "",
+    ) -> None:
+        """Write a Python model."""
+        folder = self.root / name / "1"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "model.py").write_text(HEAD + dedent(code), "utf-8")
+        more += IN_THREAD if self._in_thread(name) else ""
+        text = f'backend: "python"\nmax_batch_size: {max_batch_size}\n{tensors_text(inputs, outputs)}{more}\n'
+        (self.root / name / "config.pbtxt").write_text(text, "utf-8")
+
+    def ensemble(self, name: str, text: str) -> None:
+        """Write an ensemble with the config ``text``."""
+        (self.root / name / "1").mkdir(parents=True, exist_ok=True)
+        (self.root / name / "config.pbtxt").write_text(text, "utf-8")
 
 
 def step_text(step: Step, version: int = -1) -> str:
@@ -136,12 +152,6 @@ def ensemble_text(
         f'platform: "ensemble"\nmax_batch_size: {max_batch_size}\n{tensors_text(inputs, outputs)}'
         f"ensemble_scheduling {{\n{lines}\n{scheduling}\n}}\n{more}\n"
     )
-
-
-def add_ensemble(root: Path, name: str, text: str) -> None:
-    """Write an ensemble with the config ``text``."""
-    (root / name / "1").mkdir(parents=True, exist_ok=True)
-    (root / name / "config.pbtxt").write_text(text, "utf-8")
 
 
 def chain(
@@ -173,17 +183,16 @@ DATATYPES = (
 """Those that numpy has."""
 
 
-def build_forms(root: Path) -> None:
+def build_forms(models: Repository) -> None:
     """Write members and an ensemble of every form."""
     for name in ("a", "b", "c", "d"):
-        add_model(root, name)
-    add_model(root, "sum", SUM, inputs=("A:FP32:-1", "B:FP32:-1"))
-    add_model(root, "maybe_sum", SUM, inputs=("A:FP32:-1:optional", "B:FP32:-1:optional"))
-    add_model(root, "teller", TELLER, outputs=("Y:BYTES:1",))
-    add_model(root, "pair", PAIR, outputs=("Y1:FP32:-1", "Y2:FP32:-1"))
-    add_ensemble(root, "chain", chain("a", "b", "c"))
-    add_ensemble(
-        root,
+        models.model(name)
+    models.model("sum", SUM, inputs=("A:FP32:-1", "B:FP32:-1"))
+    models.model("maybe_sum", SUM, inputs=("A:FP32:-1:optional", "B:FP32:-1:optional"))
+    models.model("teller", TELLER, outputs=("Y:BYTES:1",))
+    models.model("pair", PAIR, outputs=("Y1:FP32:-1", "Y2:FP32:-1"))
+    models.ensemble("chain", chain("a", "b", "c"))
+    models.ensemble(
         "diamond",
         ensemble_text(
             [
@@ -194,35 +203,31 @@ def build_forms(root: Path) -> None:
             ]
         ),
     )
-    add_ensemble(
-        root, "outer", ensemble_text([("chain", {"X": "X"}, {"Y": "t"}), ("d", {"X": "t"}, {"Y": "Y"})])
+    models.ensemble(
+        "outer", ensemble_text([("chain", {"X": "X"}, {"Y": "t"}), ("d", {"X": "t"}, {"Y": "Y"})])
     )
-    add_ensemble(
-        root,
+    models.ensemble(
         "two",
         ensemble_text(
             [("a", {"X": "X"}, {"Y": "Y1"}), ("b", {"X": "Y1"}, {"Y": "Y2"})],
             outputs=("Y1:FP32:-1", "Y2:FP32:-1"),
         ),
     )
-    add_ensemble(
-        root,
+    models.ensemble(
         "fork",
         ensemble_text(
             [("a", {"X": "X"}, {"Y": "Y1"}), ("b", {"X": "X"}, {"Y": "Y2"})],
             outputs=("Y1:FP32:-1", "Y2:FP32:-1"),
         ),
     )
-    add_ensemble(
-        root,
+    models.ensemble(
         "optional",
         ensemble_text(
             [("maybe_sum", {"A": "A", "B": "B"}, {"Y": "t"}), ("a", {"X": "t"}, {"Y": "Y"})],
             inputs=("A:FP32:-1", "B:FP32:-1:optional"),
         ),
     )
-    add_ensemble(
-        root,
+    models.ensemble(
         "optional_both",
         ensemble_text(
             [("maybe_sum", {"A": "A", "B": "B"}, {"Y": "Y"})],
@@ -230,8 +235,7 @@ def build_forms(root: Path) -> None:
         ),
     )
     # Its second input goes to a member that needs it.
-    add_ensemble(
-        root,
+    models.ensemble(
         "optional_needed",
         ensemble_text(
             [("a", {"X": "A"}, {"Y": "Y1"}), ("b", {"X": "B"}, {"Y": "Y2"})],
@@ -239,8 +243,7 @@ def build_forms(root: Path) -> None:
             outputs=("Y1:FP32:-1", "Y2:FP32:-1"),
         ),
     )
-    add_ensemble(
-        root,
+    models.ensemble(
         "pairs",
         ensemble_text(
             [
@@ -250,8 +253,7 @@ def build_forms(root: Path) -> None:
             outputs=("Y1:FP32:-1", "Y2:FP32:-1"),
         ),
     )
-    add_ensemble(
-        root,
+    models.ensemble(
         "pairs_optional",
         ensemble_text(
             [
@@ -260,13 +262,17 @@ def build_forms(root: Path) -> None:
             ],
         ),
     )
-    add_ensemble(root, "tell", chain("teller", outputs=("Y:BYTES:1",)))
-    add_ensemble(root, "a_tell", chain("a", "teller", outputs=("Y:BYTES:1",)))
-    add_ensemble(root, "outer_tell", chain("chain", "a_tell", outputs=("Y:BYTES:1",)))
-    build_batching(root)
-    build_datatypes(root)
-    build_streams(root)
-    build_calls(root)
+    models.ensemble("tell", chain("teller", outputs=("Y:BYTES:1",)))
+    models.ensemble("a_tell", chain("a", "teller", outputs=("Y:BYTES:1",)))
+    models.ensemble("a_b_tell", chain("a", "b", "teller", outputs=("Y:BYTES:1",)))
+    models.ensemble("outer_tell", chain("chain", "a_tell", outputs=("Y:BYTES:1",)))
+    two = {"inputs": ("X:FP32:2",), "outputs": ("Y:FP32:2",)}
+    models.ensemble("counted", chain("b4", "b4", max_batch_size=4, **two))
+    models.ensemble("counted_failure", chain("a", "d"))
+    build_batching(models)
+    build_datatypes(models)
+    build_streams(models)
+    build_calls(models)
 
 
 PAIR = """
@@ -280,11 +286,11 @@ class TritonPythonModel:
 """Gives X + 1 as Y1 and X + 2 as Y2; only those that the parameter ``pair`` names, if it is there."""
 
 
-def build_batching(root: Path) -> None:
+def build_batching(models: Repository) -> None:
     """Write ensembles between models that batch (``b4``) and those that don't (``nb``)."""
-    add_model(root, "b4", SHAPED, inputs=("X:FP32:2",), outputs=("Y:FP32:2", "S:INT64:2"), max_batch_size=4)
-    add_model(root, "nb", SHAPED, inputs=("X:FP32:2",), outputs=("Y:FP32:2", "S:INT64:1"))
-    add_model(root, "nb_any", SHAPED, inputs=("X:FP32:-1,2",), outputs=("Y:FP32:-1,2", "S:INT64:2"))
+    models.model("b4", SHAPED, inputs=("X:FP32:2",), outputs=("Y:FP32:2", "S:INT64:2"), max_batch_size=4)
+    models.model("nb", SHAPED, inputs=("X:FP32:2",), outputs=("Y:FP32:2", "S:INT64:1"))
+    models.model("nb_any", SHAPED, inputs=("X:FP32:-1,2",), outputs=("Y:FP32:-1,2", "S:INT64:2"))
     shapes = ("Y:FP32:2", "S1:INT64:-1", "S2:INT64:-1")
     for name, first, second, size in (
         ("b4_nb", "b4", "nb", 0),
@@ -300,7 +306,7 @@ def build_batching(root: Path) -> None:
             (second, {"X": "t"}, {"Y": "Y", "S": "S2"}),
         ]
         text = ensemble_text(steps, inputs=("X:FP32:2",), outputs=shapes, max_batch_size=size)
-        add_ensemble(root, name, text)
+        models.ensemble(name, text)
 
 
 SHAPED = """
@@ -319,11 +325,11 @@ class TritonPythonModel:
 """Adds 1, and tells the shape in which X came, in each row of a batch."""
 
 
-def build_datatypes(root: Path) -> None:
+def build_datatypes(models: Repository) -> None:
     """Write an ensemble that hands tensors of each type through a model twice."""
     inputs = [f"X_{name}:{name}:-1:optional" for name in DATATYPES]
     outputs = [f"Y_{name}:{name}:-1" for name in DATATYPES]
-    add_model(root, "identity", IDENTITY, inputs=inputs, outputs=outputs)
+    models.model("identity", IDENTITY, inputs=inputs, outputs=outputs)
     steps: list[Step] = [
         (
             "identity",
@@ -332,25 +338,23 @@ def build_datatypes(root: Path) -> None:
         )
         for before, after in (("X", "t"), ("t", "Y"))
     ]
-    add_ensemble(root, "every_type", ensemble_text(steps, inputs=inputs, outputs=outputs))
+    models.ensemble("every_type", ensemble_text(steps, inputs=inputs, outputs=outputs))
 
 
-def build_streams(root: Path) -> None:
+def build_streams(models: Repository) -> None:
     """Write ensembles with decoupled members."""
-    add_model(root, "sender", SENDER, more=DECOUPLED)
-    add_model(root, "resender", SENDER, more=DECOUPLED)
-    add_ensemble(root, "stream", chain("sender", "a"))
-    add_ensemble(root, "a_stream", chain("a", "sender", "b"))
-    add_ensemble(root, "stream_stream", chain("sender", "resender"))
-    add_ensemble(root, "stream_of_stream", chain("stream", "b"))
+    models.model("sender", SENDER, more=DECOUPLED)
+    models.model("resender", SENDER, more=DECOUPLED)
+    models.ensemble("stream", chain("sender", "a"))
+    models.ensemble("a_stream", chain("a", "sender", "b"))
+    models.ensemble("stream_stream", chain("sender", "resender"))
+    models.ensemble("stream_of_stream", chain("stream", "b"))
     # One input of `sum` comes from the stream, the other from the request.
-    add_ensemble(
-        root,
+    models.ensemble(
         "stream_and_input",
         ensemble_text([("sender", {"X": "X"}, {"Y": "t"}), ("sum", {"A": "t", "B": "X"}, {"Y": "Y"})]),
     )
-    add_ensemble(
-        root,
+    models.ensemble(
         "stream_and_side",
         ensemble_text(
             [("sender", {"X": "X"}, {"Y": "Y1"}), ("a", {"X": "X"}, {"Y": "Y2"})],
@@ -359,12 +363,12 @@ def build_streams(root: Path) -> None:
     )
 
 
-def build_calls(root: Path) -> None:
+def build_calls(models: Repository) -> None:
     """Write models that call ensembles, and ensembles of such models."""
     for name, callee in (("calls_chain", "chain"), ("calls_outer", "outer"), ("calls_itself", "of_itself")):
-        add_model(root, name, CALLS.format(callee=callee))
-    add_ensemble(root, "of_bls", chain("a", "calls_chain"))
-    add_ensemble(root, "of_itself", chain("a", "calls_itself"))
+        models.model(name, CALLS.format(callee=callee))
+    models.ensemble("of_bls", chain("a", "calls_chain"))
+    models.ensemble("of_itself", chain("a", "calls_itself"))
 
 
 CALLS = """
@@ -372,3 +376,71 @@ class TritonPythonModel:
     def execute(self, requests):
         return [pass_on(ask("{callee}", x_of(request))) for request in requests]
 """
+
+
+class EnsembleServer(PythonServer):
+    """A server of what ``write`` puts into its repository; everything is loaded."""
+
+    def __init__(self, root: Path, write: Callable[[Repository], None], *, mode: str = "process") -> None:
+        (root / "models").mkdir()
+        in_thread = {"process": "", "thread": ".", "mixed": "^(b|c|sum|sender|nb|calls_chain)$"}[mode]
+        self.repository = Repository(
+            root / "models", lambda name: bool(in_thread and re.search(in_thread, name))
+        )
+        write(self.repository)
+        super().__init__(root, "--load-model=*")
+
+    def ask(
+        self,
+        name: str,
+        inputs: Mapping[str, Sequence[Any]],
+        *,
+        outputs: Sequence[str] = (),
+        parameters: Mapping[str, Any] | None = None,
+        request_id: str = "",
+    ) -> Reply:
+        """Infer over HTTP; keys are ``NAME``, ``NAME:TYPE`` or ``NAME:TYPE:DIM,DIM``."""
+        body: dict[str, Any] = {"inputs": [json_tensor(key, values) for key, values in inputs.items()]}
+        if outputs:
+            body["outputs"] = [{"name": output} for output in outputs]
+        if parameters:
+            body["parameters"] = parameters
+        if request_id:
+            body["id"] = request_id
+        return self.post(f"/v2/models/{name}/infer", body)
+
+    def told(self, name: str, **settings: Any) -> dict[str, Any]:
+        """Return what the teller that the ensemble ends in was asked."""
+        (output,) = self.ask(name, {"X": [1, 2]}, **settings).body["outputs"]
+        seen: dict[str, Any] = json.loads(output["data"][0])
+        return seen
+
+    def load_ensemble(self, name: str, text: str) -> Reply:
+        """Write an ensemble and load it."""
+        self.repository.ensemble(name, text)
+        return self.load(name)
+
+    def numbers(self, name: str) -> dict[str, int]:
+        """Return the counters of a model on the metrics page, and how many of its requests are pending."""
+        reasons = {reason: self.count("nv_inference_request_failure", name, reason) for reason in REASONS}
+        return {
+            "success": self.count("nv_inference_request_success", name),
+            "pending": self.count("nv_inference_pending_request_count", name),
+            **{reason: count for reason, count in reasons.items() if count},
+        }
+
+
+REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
+
+
+def json_tensor(key: str, values: Sequence[Any]) -> dict[str, Any]:
+    name, _, rest = key.partition(":")
+    datatype, _, dims = (rest or "FP32").partition(":")
+    shape = [int(dim) for dim in dims.split(",")] if dims else [len(values)]
+    return {"name": name, "datatype": datatype, "shape": shape, "data": list(values)}
+
+
+def outputs_of(reply: Reply) -> dict[str, list[Any]]:
+    """Return the outputs' values by name, in order."""
+    assert reply.status == 200, reply
+    return {output["name"]: output["data"] for output in reply.body["outputs"]}
