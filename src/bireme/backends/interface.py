@@ -49,10 +49,14 @@ class Host(Protocol):
     def cancel(self, request: InferenceRequest) -> None:
         """Take a submitted request back."""
 
+    def expect(self, name: str, version: int) -> None:
+        """A request for a model will be submitted within microseconds: its process may wake up for it meanwhile."""
+
     def hold(self, request: InferenceRequest) -> None:
         """Let the model of a submitted request send no more responses to it, until `resume`: nobody has room for them.
 
-        Those that are on their way still come. A model that cannot be held goes on. Twice is as once.
+        Those that are on their way still come. A model that cannot be held goes on, as does one that has not begun: say it
+        again when there is a response. Twice is as once.
         """
 
     def resume(self, request: InferenceRequest) -> None:
@@ -213,6 +217,9 @@ class RequestInstance(Protocol):
 
     def cancel(self, request: InferenceRequest) -> None:
         """The caller of ``request``, which is open here, has taken it back: tell the model. On the loop thread."""
+
+    def expect(self) -> None:
+        """A request will come within microseconds. On the loop thread."""
 
     def hold(self, request: InferenceRequest) -> None:
         """As `Host.hold`, for a request that is open here. On the loop thread."""

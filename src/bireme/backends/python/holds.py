@@ -1,7 +1,7 @@
 """What makes a decoupled model wait: requests whose responses nobody has room for, and a short way to the server.
 
-Both kinds of runtime use it. A thread that sends waits. An event loop does not, as other requests' tasks are on it, too:
-there the send passes, and the model's own ``execute`` rests where it next awaits something (`paced`).
+Both kinds of runtime use it. A thread that sends waits. The loop of an asynchronous ``execute`` does not, as other requests'
+tasks are on it, too: there the send passes, and the coroutine rests where it next awaits something (`paced`).
 """
 
 from __future__ import annotations

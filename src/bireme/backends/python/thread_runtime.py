@@ -62,6 +62,8 @@ class ThreadRuntime:
         self.direct: dict[InferenceRequest, Answer] = {}
         """The requests of callers that wait on their own threads for them."""
         self.holds: Holds[InferenceRequest] = Holds()
+        self.loops: set[asyncio.AbstractEventLoop | None] = {host.loop}
+        """Loops on which no send waits: those of its instances that execute asynchronously, and the server's."""
         self.may_call = False
         """Whether it executes requests, so that its code may ask other models."""
         self.logs_to_stderr = False
@@ -172,7 +174,7 @@ class ThreadRuntime:
         """Return when ``request`` is not held (any more)."""
         holds = self.holds
         while request in holds:
-            if running_loop() is not None:
+            if running_loop() in self.loops:
                 holds.owe(request)
                 return
             lock = threading.Lock()
@@ -187,6 +189,8 @@ class ThreadRuntime:
         self.loop_calls.put(lock.release)
 
         def wait() -> None:
+            if running_loop() is self.loop_calls.loop:
+                return
             while not lock.acquire(timeout=_LOOK_S):
                 if self.loop_calls.loop.is_closed():
                     return

@@ -159,6 +159,7 @@ class ModelThread:
             initialize = None if model.is_initialised else model.load()
             if model.is_async:
                 loop = make_loop()
+                model.runtime.loops.add(loop)
                 asyncio.set_event_loop(loop)  # of what the model makes for it in ``initialize``
                 self._calls = LoopCalls(loop)
                 self._end = loop.create_future()
@@ -166,6 +167,7 @@ class ModelThread:
                 initialize()
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             if loop is not None:
+                model.runtime.loops.discard(loop)
                 loop.close()
             self._started.set_exception(BackendFailed(describe(error)))
             return
@@ -177,6 +179,7 @@ class ModelThread:
             loop.run_until_complete(self._serve_async())
         model.release()
         if loop is not None:
+            model.runtime.loops.discard(loop)
             loop.close()
 
     def _serve(self) -> None:
@@ -249,6 +252,7 @@ class DeskWorker:
             initialize = None if model.is_initialised else model.load()
             if model.is_async:
                 self._loop = make_loop()
+                model.runtime.loops.add(self._loop)
                 asyncio.set_event_loop(self._loop)
             if initialize is not None:
                 initialize()
@@ -278,6 +282,7 @@ class DeskWorker:
         self._model.release()
         enter(before)
         if self._loop is not None:
+            self._model.runtime.loops.discard(self._loop)
             self._loop.close()
 
 
