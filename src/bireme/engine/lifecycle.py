@@ -79,7 +79,7 @@ class Lifecycle:
         self._transitions = Transitions(self.table, self._live, self._graph, metrics)
         # Polling brings every model by itself, once its files have stopped changing.
         self._fetches_members = options.model_control_mode != ModelControlMode.POLL
-        self._work: set[asyncio.Task[None]] = set()
+        self._work: set[asyncio.Task[Any]] = set()
         """Loads, and what follows from them."""
         self._is_closing = False
 
@@ -310,12 +310,25 @@ class Lifecycle:
 
     async def _follow(self, name: str, together: LoadRound) -> None:
         """Validate again the ensemble ``name`` and all that consist of it, each after those it consists of itself."""
-        for level in [[name], *self._graph.levels_above(name)]:
-            refreshes = [
-                self._begin(self._refresh(user)) for user in level if self._must_follow(user, together)
-            ]
-            if refreshes:
-                await asyncio.wait(refreshes)
+        roots = [name]
+        done: set[str] = set()
+        while level := self._next_level(roots, done):
+            done.update(level)
+            users = [user for user in level if self._must_follow(user, together)]
+            changes = await asyncio.gather(*(self._begin(self._refresh(user)) for user in users))
+            for user, has_changed in zip(users, changes, strict=True):
+                if (
+                    has_changed
+                ):  # with it the graph, so that its own users may have had their turn, or be out of sight
+                    done.difference_update(self._graph.users_of(user))
+                    roots.append(user)
+
+    def _next_level(self, roots: Iterable[str], done: set[str]) -> list[str]:
+        for root in roots:
+            for level in [[root], *self._graph.levels_above(root)]:
+                if rest := [user for user in level if user not in done]:
+                    return rest
+        return []
 
     def _must_follow(self, name: str, together: LoadRound) -> bool:
         """Whether it is time to validate an ensemble again, if it is one."""
@@ -329,21 +342,29 @@ class Lifecycle:
             return False
         return True
 
-    async def _refresh(self, name: str) -> None:
-        """Let an ensemble become what its composing models now allow: what failed before, else what serves, else nothing."""
+    async def _refresh(self, name: str) -> bool:
+        """Let an ensemble become what its composing models now allow: what failed before, else what serves, else nothing.
+
+        Return whether it is another than before.
+        """
         async with self._exclusive(name) as record:
+            before = record.ready_versions
+            await self._revalidate(record)
+            return record.ready_versions != before
+
+    async def _revalidate(self, record: ModelRecord) -> None:
+        failed = record.failed
+        if failed is not None and self.table.has_changed(failed.members) and not self._is_closing:
+            await self._execute(record, failed.plan)
             failed = record.failed
-            if failed is not None and self.table.has_changed(failed.members) and not self._is_closing:
-                await self._execute(record, failed.plan)
-                failed = record.failed
-            if record.source is None or not self.table.has_changed(record.members) or self._is_closing:
-                return
-            plan = LoadPlan(name, record.source, tuple(record.ready_versions), frozenset())
-            error = await self._execute(record, plan)
-            if error is not None and record.failed is not None:
-                self._transitions.withdraw(record, record.failed.reason)
-            if failed is not None:
-                self._transitions.fail_again(record, failed)
+        if record.source is None or not self.table.has_changed(record.members) or self._is_closing:
+            return
+        plan = LoadPlan(record.name, record.source, tuple(record.ready_versions), frozenset())
+        error = await self._execute(record, plan)
+        if error is not None and record.failed is not None:
+            self._transitions.withdraw(record, record.failed.reason)
+        if failed is not None:
+            self._transitions.fail_again(record, failed)
 
     # Closing.
 
@@ -393,14 +414,14 @@ class Lifecycle:
     def _unfinished(self) -> str:
         return f"{self._live.describe_busy()}, {len(self._work)} loads at work, {len(self._live)} live models"
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begin something that goes on whoever waits for it or no longer does."""
         task = self._loop.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._end)
         return task
 
-    def _end(self, task: asyncio.Task[None]) -> None:
+    def _end(self, task: asyncio.Task[Any]) -> None:
         self._work.discard(task)
         error = None if task.cancelled() else task.exception()
         # Other errors are in the log and in the index already, should nobody have waited for them.

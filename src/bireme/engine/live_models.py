@@ -11,6 +11,7 @@ import logging
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from bireme.backends.interface import LoadedModel
 from bireme.engine.dependencies import Dependency, dependencies_of
@@ -40,6 +41,9 @@ class _Holding(NamedTuple):
     """The backend's side of it: gone when the model's memory is free."""
     needs: tuple[Dependency, ...]
     """The composing models, if it is an ensemble."""
+
+
+_Users = WeakKeyDictionary[Model, set[Dependency]]
 
 
 class LiveModels:
@@ -72,10 +76,10 @@ class LiveModels:
 
         ``version_record`` is its own if nothing takes its place: it is UNAVAILABLE in the end.
         """
-        lingers = version_record is not None and bool(self._needs_of(model))
-        if lingers:
+        users = self._users_of(model) if version_record is not None else None
+        if users:
             self._table.lingering[model.name, model.version] = model
-        self._keep(self._end(model, version_record, lingers=lingers))
+        self._keep(self._end(model, version_record, users))
 
     def dispose(self, function: Callable[..., object], *args: object) -> None:
         """Run a blocking ``function`` that gives something back, in the background."""
@@ -92,9 +96,9 @@ class LiveModels:
             await asyncio.wait(self._endings, timeout=min(1.0, deadline - self._loop.time()))
         return not self._endings
 
-    async def _end(self, model: Model, version_record: VersionRecord | None, *, lingers: bool) -> None:
-        if lingers:
-            await self._linger(model)
+    async def _end(self, model: Model, version_record: VersionRecord | None, users: _Users | None) -> None:
+        if users:
+            await self._linger(model, users)
         try:
             await model.drain_and_close()
         except Exception:  # a backend's close(): the model is gone for us either way
@@ -110,19 +114,22 @@ class LiveModels:
             await asyncio.sleep(_LET_GO_S)
             await self._aside(release_memory, *remains)
 
-    async def _linger(self, model: Model) -> None:
-        """Wait until no ensemble has this model alone for one of its steps any more."""
+    async def _linger(self, model: Model, users: _Users) -> None:
+        """Wait until none of ``users`` has this model alone for one of its steps any more."""
         key = (model.name, model.version)
         await asyncio.sleep(0)  # until the table is up to date
-        while any(self._table.find(*need) is None for need in self._needs_of(model)):  # noqa: ASYNC110
+        while any(self._table.find(*need) is None for needs in users.values() for need in needs):
             await asyncio.sleep(TICK_S)
+            for user in [user for user in users if user not in self._alive]:
+                del users[user]
         if self._table.lingering.get(key) is model:
             del self._table.lingering[key]
 
-    def _needs_of(self, model: Model) -> set[Dependency]:
-        """Return what ensembles that are alive need and ``model`` can give."""
+    def _users_of(self, model: Model) -> _Users:
+        """Return the ensembles alive that need what ``model`` can give, each with that. Those to come get another one."""
         gives = {Dependency(model.name, model.version), Dependency(model.name)}
-        return gives.intersection(need for holding in self._alive.values() for need in holding.needs)
+        needs = {user: gives.intersection(holding.needs) for user, holding in self._alive.items()}
+        return WeakKeyDictionary({user: its_needs for user, its_needs in needs.items() if its_needs})
 
     def _keep(self, work: Awaitable[object]) -> None:
         task = asyncio.ensure_future(work)
