@@ -470,6 +470,31 @@ async def test_in_process_steps_run_on_one_thread(loop):
 
 
 @on_loop
+async def test_run_belongs_to_its_thread_after_a_step_that_answers_at_once(loop):
+    bench = Bench(chain(), A, B, loop=loop)
+    may_go_on = threading.Event()
+    seen = []
+
+    def answer_at_once(request):
+        request.respond(request, InferenceResponse("A", 1, request.id, [tensor("Y", 1)]))
+
+    def wait(request):
+        seen.append(request)
+        may_go_on.wait(10)
+        return [tensor("Y", 2)]
+
+    bench.host.submit = answer_at_once
+    bench.host.direct = {"B": wait}
+    bench.ask()
+    may_go_on.set()
+    await answered(bench)
+    bench.instance.close()
+
+    assert bench.sink.values() == [{"Y": [2]}]
+    assert len(seen) == 1
+
+
+@on_loop
 async def test_when_all_threads_are_busy_steps_go_by_the_loop(loop):
     bench = Bench(chain(), A, B, loop=loop)
     is_free = threading.Event()

@@ -165,6 +165,8 @@ class EnsembleInstance:
             self._is_working = False
 
     def _work(self, run: ActiveRun) -> None:
+        if run.is_driven:  # a step that answered at once let a thread have it while it was in ``_due``
+            return
         while not run.is_closed and (run.answers or run.calls):
             while run.answers:
                 self._answer(run, run.answers.popleft())
