@@ -1,13 +1,14 @@
 """A whole server with ensembles of Python models: what callers see while models come, change and go."""
 
 import asyncio
+import textwrap
 
 import pytest
 
 from bireme import Server
 from bireme.types import BiremeError, NotFound
 from model_dirs import add_fake_ensemble, touch, until
-from thread_models import add_thread_model, execute, serve
+from thread_models import HEADER, add_thread_model, calling, execute, serve
 
 EXPLICIT = {"model_control_mode": "explicit"}
 
@@ -120,5 +121,22 @@ def test_unload_and_load_of_a_model_again_and_again(tmp_path):
             assert server.is_ready
             await server.load_model("plus")
             assert await ask(server) == [4, 6]
+
+    serve(tmp_path, scenario, **EXPLICIT)
+
+
+def test_an_ensemble_takes_notice_of_how_its_models_run(tmp_path):
+    add_chain(tmp_path)
+    add_thread_model(tmp_path, "script", calling('call("chain").output_tensors()[0].as_numpy()'))
+    body = execute("x + 10").replace("def execute", "async def execute")
+    code = f"{HEADER}class TritonPythonModel:\n{textwrap.indent(body, '    ')}"
+
+    async def scenario(server):
+        await server.load_model("chain")
+        await server.load_model("script")
+        assert await ask(server, "script") == [4, 6]
+        (tmp_path / "plus" / "1" / "model.py").write_text(code, "utf-8")
+        await server.load_model("plus")
+        assert await ask(server, "script") == await ask(server) == [22, 24]
 
     serve(tmp_path, scenario, **EXPLICIT)

@@ -30,7 +30,7 @@ from bireme.engine.loading import PreparedModel
 from bireme.engine.model import Model
 from bireme.engine.model_host import ModelHost
 from bireme.engine.model_state import (
-    MemberConfigs,
+    Members,
     ModelRecord,
 )
 from bireme.engine.model_table import DUPLICATE, ModelTable, suggest
@@ -281,7 +281,7 @@ class Lifecycle:
 
     async def _gather_members(
         self, plan: LoadPlan, together: LoadRound | None
-    ) -> tuple[MemberConfigs, BiremeError | None]:
+    ) -> tuple[Members, BiremeError | None]:
         """Load the composing models that are missing, if ``together``; return what serves, and why it is not enough."""
         needs = plan.dependencies
         if not needs:
@@ -294,7 +294,7 @@ class Lifecycle:
             way = " -> ".join(f"'{name}'" for name in circle)
             return dict.fromkeys(needs), InvalidArgument(f"circular dependency between ensembles: {way}")
         failures = await self._load_members(names, together) if together is not None else {}
-        members = self.table.configs_of(needs)
+        members = self.table.look_at(needs)
         missing = [need for need, config in members.items() if config is None]
         return members, self.table.lacking(plan.name, missing, failures) if missing else None
 

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bireme.config import ModelConfig
 from bireme.engine.dependencies import Dependency
@@ -29,8 +29,17 @@ if TYPE_CHECKING:
 UNLOADED = "unloaded"
 """The reason of a version that is not available because somebody wanted it so. More may follow a colon."""
 
-MemberConfigs = Mapping[Dependency, ModelConfig | None]
-"""The composing models of an ensemble, with the configs that they serve with; None: one does not serve."""
+
+class Member(NamedTuple):
+    """What an ensemble is made for, of a composing model that serves."""
+
+    config: ModelConfig
+    """Without the version policy, which changes nothing for the ensemble."""
+    is_called_directly: bool
+
+
+Members = Mapping[Dependency, Member | None]
+"""The composing models of an ensemble; None: one does not serve."""
 
 
 class VersionState(StrEnum):
@@ -106,7 +115,7 @@ class FailedLoad:
     """A load of an ensemble that failed, to be tried again when a composing model is another than it was."""
 
     plan: LoadPlan
-    members: MemberConfigs
+    members: Members
     reason: str
 
 
@@ -133,7 +142,7 @@ class ModelRecord:
         """Why the last load failed before any version was tried (a bad config, a duplicate name)."""
         self.source: LoadSource | None = None
         """Where the READY versions come from; None while nothing is loaded."""
-        self.members: MemberConfigs = {}
+        self.members: Members = {}
         """What the READY versions of an ensemble were validated against."""
         self.failed: FailedLoad | None = None
         """What an ensemble becomes as soon as its composing models allow it."""

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from bireme.engine.dependencies import Dependency
 from bireme.engine.model import Model
-from bireme.engine.model_state import UNLOADED, MemberConfigs, ModelRecord, VersionRecord, VersionState
+from bireme.engine.model_state import UNLOADED, Member, Members, ModelRecord, VersionRecord, VersionState
 from bireme.types import BiremeError, InvalidArgument, NotFound, Unavailable
 
 DUPLICATE = "model appears in two or more repositories"
@@ -90,17 +90,19 @@ class ModelTable:
         states = [_describe(number, each) for number, each in sorted(record.versions.items())]
         return f"which is not ready: {'; '.join(states) or record.reason}"
 
-    def configs_of(self, needs: Iterable[Dependency]) -> MemberConfigs:
-        """Return what composing models serve with. Their version policies do not matter, as they change nothing of it."""
+    def look_at(self, needs: Iterable[Dependency]) -> Members:
+        """Return what an ensemble that ``needs`` these models has to know of them now."""
         models = {need: self.find(*need) for need in needs}
         return {
-            need: None if model is None else replace(model.config, version_policy=None)
+            need: None
+            if model is None
+            else Member(replace(model.config, version_policy=None), model.is_called_directly)
             for need, model in models.items()
         }
 
-    def has_changed(self, members: MemberConfigs) -> bool:
-        """Whether a composing model is another than when `configs_of` returned ``members``."""
-        return self.configs_of(members) != members
+    def has_changed(self, members: Members) -> bool:
+        """Whether a composing model is another than when `look_at` returned ``members``."""
+        return self.look_at(members) != members
 
     def lacking(self, name: str, missing: Iterable[Dependency], failures: Mapping[str, str]) -> BiremeError:
         """Return why ensemble ``name`` cannot load, if composing models are missing; ``failures``: of their own loads."""

@@ -17,7 +17,7 @@ from bireme.engine.model import Model
 from bireme.engine.model_state import (
     UNLOADED,
     FailedLoad,
-    MemberConfigs,
+    Members,
     ModelRecord,
     VersionRecord,
     VersionState,
@@ -53,7 +53,7 @@ class Transitions:
             log.info("loading: %s:%s", plan.name, ",".join(map(str, plan.to_load)))
 
     def finish_load(
-        self, record: ModelRecord, plan: LoadPlan | None, members: MemberConfigs, models: Mapping[int, Model]
+        self, record: ModelRecord, plan: LoadPlan | None, members: Members, models: Mapping[int, Model]
     ) -> None:
         """Let the new models serve, then retire what they replace and what the version policy dropped."""
         record.has_failed = False
@@ -85,7 +85,7 @@ class Transitions:
         self,
         record: ModelRecord,
         plan: LoadPlan,
-        members: MemberConfigs,
+        members: Members,
         models: Mapping[int, Model],
         errors: Mapping[int, BiremeError],
     ) -> BiremeError:
@@ -204,7 +204,7 @@ class Transitions:
 
     def fail_again(self, record: ModelRecord, failed: FailedLoad) -> None:
         """Remember that there is a newer config than that which serves, or served, and that it has not been possible yet."""
-        record.failed = replace(failed, members=self._table.configs_of(failed.members))
+        record.failed = replace(failed, members=self._table.look_at(failed.members))
         record.has_failed = True
         for version_record in record.versions.values():
             if version_record.is_ready:
