@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 ONE_BY_ONE = "dynamic_batching {{ {policy} }}"
 WAIT = "signal_file('{name}'); {then}answer = reply(x)"
 UNTIL_GO = "signal_file('{sign}')\nwhile not os.path.exists(os.environ['SIGNALS'] + '/{go}'): time.sleep(0.003)\nanswer = reply(x)"
+"""Leaves a sign, and waits for one."""
 UNTIL_CANCELLED = """
 signal_file('{sign}')
 for _ in range(2000):
@@ -221,7 +222,8 @@ def test_process_of_a_member_dies(server):
 
 
 def test_process_dies_with_a_branch_beside_it(server, background):
-    code = {"slow": UNTIL_GO.format(sign="beside", go="beside-go"), "a": "os._exit(3)"}
+    both = UNTIL_GO.format(sign="both", go="beside") + "; os._exit(3)"
+    code = {"slow": UNTIL_GO.format(sign="beside", go="beside-go"), "a": both}
     answer = background(server.ask, "fork_slow", {"X": [1]}, parameters=code)
     server.wait_signal("beside")
     (server.signals / "beside-go").touch()
