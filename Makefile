@@ -48,13 +48,14 @@ format: $(VENV)/.dev ## put the code into house style
 coverage: $(VENV)/.dev $(VENV)/.examples $(NODE_MODULES) ## run the tests and show which lines and branches they miss
 	@scripts/test --cov --cov-report=term-missing
 
-bench: $(VENV)/.dev $(VENV)/.demo ## measure against real Triton and print tables (installs it for this user; long)
+bench: $(VENV)/.dev $(VENV)/.demo $(VENV)/.ocr $(VENV)/.voice ## measure against real Triton and print tables (installs it for this user; long)
 	@$(BIN)/python $(VISION)/build.py --quiet
 	@PY=$(BIN)/python benchmarks/lab/setup
 	@$(BIN)/python -m benchmarks.http
 	@$(BIN)/python -m benchmarks.grpc
 	@$(BIN)/python -m benchmarks.python_models
 	@$(BIN)/python -m benchmarks.bls
+	@$(BIN)/python -m benchmarks.orchestration
 
 docs: $(VENV)/.dev ## write the generated page, docs/cli.md
 	@$(BIN)/python -m bireme.cli.reference docs/cli.md
