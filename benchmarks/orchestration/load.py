@@ -21,6 +21,7 @@ from typing import Self
 import numpy as np
 
 _TIMEOUT_S = 120
+WARM_UP_SHARE = 0.25
 _PER_REQUEST = ("success", "queue")
 _PER_BATCH = ("compute_input", "compute_infer", "compute_output")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
@@ -83,7 +84,7 @@ def measure(
     def run(found: list[int]) -> None:
         try:
             with Client(target) as client:
-                _warm_up(client, target)
+                _warm_up(client, target, WARM_UP_SHARE * seconds)
                 barrier.wait()
                 end_ns = time.perf_counter_ns() + int(seconds * 1e9)
                 now_ns = 0
@@ -110,10 +111,17 @@ def measure(
     return _sample(target.model, took_ns, before[0], statistics_of(server_port), computes)
 
 
-def _warm_up(client: Client, target: Target) -> None:
-    """Two calls, the outputs of the second checked: buffers are there, pages are touched, processes are awake."""
+def _warm_up(client: Client, target: Target, seconds: float) -> None:
+    """Call for a while, at least twice, and check the last outputs.
+
+    Servers adapt to their load: how long they look for messages before they sleep, which models run at once. What
+    they learned from the way that was measured before this one is forgotten here.
+    """
+    end_s = time.perf_counter() + seconds
     client.call()
     client.call()
+    while time.perf_counter() < end_s:
+        client.call()
     outputs = client.outputs()
     if not target.check(outputs):
         raise ValueError(f"{target.model} answered wrongly: {outputs}")
