@@ -61,6 +61,11 @@ def build(models: Repository) -> None:
     )
     two = [("a", {"X": "X"}, {"Y": "Y1"}), ("b", {"X": "Y1"}, {"Y": "Y2"})]
     models.ensemble("two", ensemble_text(two, outputs=("Y1:FP32:-1", "Y2:FP32:-1")))
+    conditional = """
+        parameters { key: "when:Y2" value { string_value: "max(Y1) > 100" } }
+        parameters { key: "default:Y2" value { string_value: "[7]" } }
+    """
+    models.ensemble("conditional", ensemble_text(two, outputs=("Y1:FP32:-1", "Y2:FP32:-1"), more=conditional))
     models.ensemble("narrow", chain("sender", "slow", scheduling="max_inflight_requests: 1"))
     models.model("calls_circle", CALLER, more=calls("circle"))
     models.ensemble("circle", chain("a", "calls_circle"))
@@ -323,6 +328,18 @@ def test_max_inflight_requests_hold_a_producer_back(server):
     assert num_sent < 60
     assert num_pending == 0  # one runs, and nothing waits at the model
     assert answers == [[value] for value in range(60)]
+
+
+# Steps under a condition
+
+
+def test_condition_over_both_protocols(server):
+    """The real Triton loads the config, and runs both steps."""
+    for values, second in (([1], [7]), ([1, 200], [3, 202])):
+        outputs = outputs_of(server.ask("conditional", {"X": values}))
+        assert outputs == {"Y1": [value + 1 for value in values], "Y2": second}
+        with grpc_client.InferenceServerClient(server.grpc_address) as client:
+            assert client.infer("conditional", grpc_inputs(*values)).as_numpy("Y2").tolist() == second
 
 
 # Hybrids
