@@ -130,6 +130,7 @@ def test_other_requests_go_on_meanwhile():
         bench.channel.put(Execute(3, [request_data(4, id="4")]))
         bench.executed(3)
         bench.channel.wait_for(Respond, 6)
+        wait_until(lambda: waits(bench.runtime, 1))
         assert sorted(numbers(bench)) == [2, 3, 4]
         bench.channel.put(Resume(1))
         bench.channel.wait_for(Respond, 8)
