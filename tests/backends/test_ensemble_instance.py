@@ -385,6 +385,19 @@ async def test_limit_holds_the_producer_until_there_is_room(loop):
 
 
 @on_loop
+async def test_producer_is_not_held_by_a_step_that_needs_its_model(loop):
+    steps = [step(STREAM, "X=X", "Y=s"), step(A, "X=s", "Y=a"), step(STREAM, "X=a", "Y=Y")]
+    bench = Bench(ensemble(steps, limit=1), STREAM, A, loop=loop)
+    bench.ask()
+    bench.host.answer("STREAM", Y=[0], final=False)
+    bench.host.answer("A", Y=[0])
+    bench.host.answer("STREAM", Y=[1], final=False)
+    bench.host.answer("A", Y=[1])
+    assert bench.host.waiting == ["STREAM", "STREAM"]
+    assert not bench.host.held
+
+
+@on_loop
 async def test_limit_is_one_for_all_requests(loop):
     bench = Bench(chain(limit=1), A, B, loop=loop)
     for number in range(3):

@@ -67,6 +67,7 @@ def build(models: Repository) -> None:
     """
     models.ensemble("conditional", ensemble_text(two, outputs=("Y1:FP32:-1", "Y2:FP32:-1"), more=conditional))
     models.ensemble("narrow", chain("sender", "slow", scheduling="max_inflight_requests: 1"))
+    models.ensemble("again", chain("sender", "sender", scheduling="max_inflight_requests: 1"))
     models.model("calls_circle", CALLER, more=calls("circle"))
     models.ensemble("circle", chain("a", "calls_circle"))
     models.model("calls_bls", CALLER, more=calls("of_bls"))
@@ -328,6 +329,14 @@ def test_max_inflight_requests_hold_a_producer_back(server):
     assert num_sent < 60
     assert num_pending == 0  # one runs, and nothing waits at the model
     assert answers == [[value] for value in range(60)]
+
+
+def test_max_inflight_requests_of_a_model_that_follows_itself(server):
+    """Its one instance can't wait for itself to take the next."""
+    with GrpcStream(server) as stream:
+        stream.ask("again", *range(20))
+
+        assert sorted(stream.take()[0] for _ in range(20)) == [*range(20)]
 
 
 # Steps under a condition

@@ -30,6 +30,7 @@ class StepLimits:
         self._host = host
         self._num_active = [0] * len(plan.steps)
         self._waiting: list[deque[StepCall]] = [deque() for _ in plan.steps]
+        self._models = [_models_in(step.model_name, step.model_version, host) for step in plan.steps]
 
     def enter(self, call: StepCall) -> bool:
         """Tell whether ``call`` may begin; else it waits, until `leave` returns it or `drop` drops it."""
@@ -41,7 +42,7 @@ class StepLimits:
         assert isinstance(run, ActiveRun)
         self._waiting[index].append(call)
         run.num_waiting += 1
-        self._hold(run)
+        self._hold(run, index)
         return False
 
     def leave(self, step: Step) -> list[StepCall]:
@@ -68,8 +69,14 @@ class StepLimits:
         run.num_waiting = 0
         self._resume(run)
 
-    def _hold(self, run: ActiveRun) -> None:
-        producers = run.producers()
+    def _hold(self, run: ActiveRun, index: int) -> None:
+        """Hold what leads to the step, but for what runs on the step's own model: the step may need that very instance."""
+        models = self._models[index]
+        producers = [
+            request
+            for request in run.producers()
+            if models.isdisjoint(self._models[request.context.step.index])
+        ]
         if not producers:
             return
         for request in producers:
@@ -97,3 +104,13 @@ class StepLimits:
 
     def __repr__(self) -> str:
         return f"StepLimits({self._limit}, active {self._num_active})"
+
+
+def _models_in(name: str, version: int, host: Host) -> set[str]:
+    """Return the names of the models that run when ``name`` does, which may be an ensemble."""
+    ensemble = host.find_config(name, version).ensemble_scheduling
+    if ensemble is None:
+        return {name}
+    return {
+        model for step in ensemble.step for model in _models_in(step.model_name, step.model_version, host)
+    }
