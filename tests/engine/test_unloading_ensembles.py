@@ -104,6 +104,28 @@ def test_a_model_that_is_loaded_again_takes_over_from_the_one_that_lingers(tmp_p
     run(scenario, tmp_path)
 
 
+def test_an_unload_does_not_wait_for_the_load_of_an_ensemble(tmp_path):
+    add_fake_model(tmp_path, "a")
+    add_fake_model(tmp_path, "slow")
+    add_fake_ensemble(tmp_path, "e", "a")
+
+    async def scenario(w):
+        await w.load("e")
+        add_fake_ensemble(tmp_path, "e", "a", "slow")
+        w.backend.load_gate.clear()
+        loading = asyncio.ensure_future(w.failing_load("e"))
+        await until(lambda: w.backend.num_loading == 1)
+        await asyncio.wait_for(w.unload("a"), 5)
+        await w.ask("e")  # what serves until the load has ended
+        w.backend.load_gate.set()
+        assert "'e' depends on 'a', which was unloaded" in await loading
+        assert w.ready() == ["slow"]
+        await w.load("a")
+        assert w.ready() == ["a", "e", "slow"]
+
+    run(scenario, tmp_path)
+
+
 def test_unload_dependents_takes_what_was_loaded_for_the_ensemble_alone(tmp_path):
     for name in ("own", "shared", "asked", "deep", "asked_later"):
         add_fake_model(tmp_path, name)

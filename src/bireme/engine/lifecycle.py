@@ -81,6 +81,8 @@ class Lifecycle:
         self._fetches_members = options.model_control_mode != ModelControlMode.POLL
         self._work: set[asyncio.Task[Any]] = set()
         """Loads, and what follows from them."""
+        self._gathering: set[str] = set()
+        """Ensembles whose loads wait for those of composing models, and only then look at what serves."""
         self._is_closing = False
 
     # Loading.
@@ -247,9 +249,9 @@ class Lifecycle:
             self._live.add(model, plan.source, outcome.loaded)
         return models, errors
 
-    def is_member(self, name: str) -> bool:
-        """Whether an ensemble consists of ``name``, among others."""
-        return bool(self._graph.users_of(name))
+    def users_of(self, name: str) -> list[str]:
+        """Return the ensembles that consist of ``name``, among others."""
+        return self._graph.users_of(name)
 
     def mark_duplicate(self, name: str, locations: Iterable[str]) -> BiremeError:
         """Remember that ``name`` cannot be loaded because several repositories have it; return the error."""
@@ -293,19 +295,21 @@ class Lifecycle:
         if circle is not None:
             way = " -> ".join(f"'{name}'" for name in circle)
             return dict.fromkeys(needs), InvalidArgument(f"circular dependency between ensembles: {way}")
-        failures = await self._load_members(names, together) if together is not None else {}
+        failures = await self._load_members(plan.name, names, together) if together is not None else {}
         members = self.table.look_at(needs)
         missing = [need for need, config in members.items() if config is None]
         return members, self.table.lacking(plan.name, missing, failures) if missing else None
 
-    async def _load_members(self, names: Iterable[str], together: LoadRound) -> dict[str, str]:
+    async def _load_members(self, ensemble: str, names: Iterable[str], together: LoadRound) -> dict[str, str]:
         """Wait until these models have been loaded, those without a load that do not serve included; say which failed."""
         for name in names:
             if self._fetches_members and name not in self.table.latest and name not in together.loads:
                 self._begin_load(name, NO_OVERRIDE, together, is_explicit=False)
         loads = {name: together.loads[name] for name in names if name in together.loads}
         if loads:
+            self._gathering.add(ensemble)
             await asyncio.wait(loads.values())
+            self._gathering.discard(ensemble)
         return {name: str(error).strip() for name, load in loads.items() if (error := load.exception())}
 
     async def _follow(self, name: str, together: LoadRound) -> None:
@@ -337,6 +341,8 @@ class Lifecycle:
             return False
         if not together.pending.isdisjoint((name, *self._graph.members_of(name))):
             return False  # the last of its models to be loaded looks after it
+        if name in self._gathering:
+            return False  # its own load does; what it needs meanwhile lingers
         if not together.is_patient and record.lock.locked():
             self._begin(self._refresh(name))
             return False

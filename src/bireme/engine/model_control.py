@@ -80,9 +80,12 @@ class ModelControl:
         """Look at the repositories once and begin what has to be done; it goes on in the background."""
         snapshot = await asyncio.to_thread(self._catalogue.take_snapshot)
         changes = self._tracker.observe(snapshot)
-        loads = self._begin(self._load((*changes.added, *changes.modified)))
+        wanted = (*changes.added, *changes.modified)
+        loads = self._begin(self._load(wanted))
         for name in changes.deleted:
-            self._begin(self._unload(name, snapshot, loads))
+            # An ensemble that changes at the same time may need it no more.
+            is_in_use = not set(wanted).isdisjoint(self._lifecycle.users_of(name))
+            self._begin(self._unload(name, snapshot, loads if is_in_use else None))
 
     async def wait_for_actions(self) -> None:
         """Wait until everything that polls have begun has ended."""
@@ -122,9 +125,9 @@ class ModelControl:
             else:
                 self._tracker.mark_loaded(name)
 
-    async def _unload(self, name: str, snapshot: Snapshot, loads: asyncio.Task[None]) -> None:
-        if self._lifecycle.is_member(name):
-            await asyncio.wait([loads])  # the ensemble may have changed at the same time and need it no more
+    async def _unload(self, name: str, snapshot: Snapshot, loads: asyncio.Task[None] | None) -> None:
+        if loads is not None:
+            await asyncio.wait([loads])
         await self._lifecycle.unload(name)
         if name in snapshot.duplicates:
             self._lifecycle.mark_duplicate(name, snapshot.duplicates[name])
