@@ -81,35 +81,32 @@ class Lifecycle:
         self._fetches_members = options.model_control_mode != ModelControlMode.POLL
         self._work: set[asyncio.Task[Any]] = set()
         """Loads, and what follows from them."""
-        self._gathering: set[str] = set()
-        """Ensembles whose loads wait for those of composing models, and only then look at what serves."""
+        self._rounds: set[LoadRound] = set()
+        """Loads that are at work."""
         self._is_closing = False
 
     # Loading.
 
-    async def load(self, name: str, override: LoadOverride = NO_OVERRIDE, *, is_patient: bool = True) -> None:
+    async def load(self, name: str, override: LoadOverride = NO_OVERRIDE) -> None:
         """Load or reload a model; return when it serves, and the ensembles that consist of it as far as they fit.
 
-        A load goes on even if its caller is cancelled. Not ``is_patient``: ensembles that are busy with a load of their own
-        are not waited for; the caller may be what that load waits for.
+        A load goes on even if its caller is cancelled.
 
         Raises:
             InvalidArgument: the name or the config is wrong, or a version failed: names it and the reason.
             Internal: the model is in no repository, or in several.
             Unavailable: the server is stopping.
         """
-        failures = await self._load_together({name: override}, is_patient=is_patient)
+        failures = await self._load_together({name: override})
         if failures:
             raise failures[name]
 
     async def load_all(self, names: Iterable[str]) -> dict[str, BiremeError]:
         """Load several models in parallel and return those that failed, each with its reason."""
-        return await self._load_together(dict.fromkeys(names, NO_OVERRIDE), is_patient=True)
+        return await self._load_together(dict.fromkeys(names, NO_OVERRIDE))
 
-    async def _load_together(
-        self, wanted: Mapping[str, LoadOverride], *, is_patient: bool
-    ) -> dict[str, BiremeError]:
-        together = LoadRound(is_patient=is_patient)
+    async def _load_together(self, wanted: Mapping[str, LoadOverride]) -> dict[str, BiremeError]:
+        together = LoadRound()
         loads = {name: self._begin_load(name, override, together) for name, override in wanted.items()}
         failures: dict[str, BiremeError] = {}
         if loads:
@@ -130,6 +127,8 @@ class Lifecycle:
         task = self._begin(self._load(name, override, together, is_explicit=is_explicit))
         together.loads[name] = task
         together.pending.add(name)
+        together.blind.add(name)
+        self._rounds.add(together)
         return task
 
     async def _load(
@@ -150,6 +149,9 @@ class Lifecycle:
                     raise error
         finally:
             together.pending.discard(name)
+            together.blind.discard(name)
+            if not together.pending:
+                self._rounds.discard(together)
             together.follow_ups.append(self._begin(self._follow(name, together)))
 
     async def _execute(
@@ -261,23 +263,22 @@ class Lifecycle:
 
     # Unloading.
 
-    async def unload(self, name: str, *, unload_dependents: bool = False, is_patient: bool = True) -> None:
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unload a model; return when it can no longer be selected. Its requests in flight finish on their own.
 
         Ensembles that consist of it are unloaded, too, until it is back. ``unload_dependents``: so are the models that it
-        consists of itself, if nobody asked for them and no other ensemble needs them. ``is_patient`` as for `load`.
+        consists of itself, if nobody asked for them and no other ensemble needs them.
 
         A model that is not loaded, or not known, is no error.
         """
         members = self._graph.members_of(name)
         async with self._exclusive(name) as record:
             self._transitions.unload(record)
-        together = LoadRound(is_patient=is_patient)
-        await asyncio.wait([self._begin(self._follow(name, together))])
+        await asyncio.wait([self._begin(self._follow(name, LoadRound()))])
         for member in members if unload_dependents else ():
             its_record = self.table.records.get(member)
             if its_record is not None and not its_record.is_explicit and not self._graph.users_of(member):
-                await self.unload(member, unload_dependents=True, is_patient=is_patient)
+                await self.unload(member, unload_dependents=True)
 
     # Ensembles.
 
@@ -295,21 +296,22 @@ class Lifecycle:
         if circle is not None:
             way = " -> ".join(f"'{name}'" for name in circle)
             return dict.fromkeys(needs), InvalidArgument(f"circular dependency between ensembles: {way}")
-        failures = await self._load_members(plan.name, names, together) if together is not None else {}
+        failures: dict[str, str] = {}
+        if together is not None:
+            failures = await self._load_members(names, together)
+            together.blind.discard(plan.name)
         members = self.table.look_at(needs)
         missing = [need for need, config in members.items() if config is None]
         return members, self.table.lacking(plan.name, missing, failures) if missing else None
 
-    async def _load_members(self, ensemble: str, names: Iterable[str], together: LoadRound) -> dict[str, str]:
+    async def _load_members(self, names: Iterable[str], together: LoadRound) -> dict[str, str]:
         """Wait until these models have been loaded, those without a load that do not serve included; say which failed."""
         for name in names:
             if self._fetches_members and name not in self.table.latest and name not in together.loads:
                 self._begin_load(name, NO_OVERRIDE, together, is_explicit=False)
         loads = {name: together.loads[name] for name in names if name in together.loads}
         if loads:
-            self._gathering.add(ensemble)
             await asyncio.wait(loads.values())
-            self._gathering.discard(ensemble)
         return {name: str(error).strip() for name, load in loads.items() if (error := load.exception())}
 
     async def _follow(self, name: str, together: LoadRound) -> None:
@@ -339,14 +341,11 @@ class Lifecycle:
         record = self.table.records.get(name)
         if record is None or not (record.members or record.failed):
             return False
-        if not together.pending.isdisjoint((name, *self._graph.members_of(name))):
+        if not together.pending.isdisjoint(self._graph.members_of(name)):
             return False  # the last of its models to be loaded looks after it
-        if name in self._gathering:
-            return False  # its own load does; what it needs meanwhile lingers
-        if not together.is_patient and record.lock.locked():
-            self._begin(self._refresh(name))
-            return False
-        return True
+        # A load of its own that has yet to look at its models sees them as they are now; what it needs until then lingers.
+        # Nor may that load be waited for, as it may wait for what leads here: a model that loads others as it starts.
+        return all(name not in each.blind for each in self._rounds)
 
     async def _refresh(self, name: str) -> bool:
         """Let an ensemble become what its composing models now allow: what failed before, else what serves, else nothing.

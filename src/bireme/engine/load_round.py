@@ -6,14 +6,14 @@ import asyncio
 from dataclasses import dataclass, field
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LoadRound:
     """What loads that belong together know of each other: each model is loaded once, whoever needs it."""
 
-    is_patient: bool
-    """Whether ensembles that are busy with a load of their own are waited for."""
     loads: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
     """Models whose load has not ended."""
+    blind: set[str] = field(default_factory=set)
+    """Models whose load has not looked at composing models yet."""
     follow_ups: list[asyncio.Task[None]] = field(default_factory=list)
     """Each load's: the ensembles that consist of its model are validated again."""

@@ -105,13 +105,12 @@ class ModelHost:
     async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> None:
         """Load or reload a model."""
         self._require_loads()
-        # The caller may be a model that is just being loaded, for an ensemble perhaps.
-        await self.lifecycle.load(name, LoadOverride(config, dict(files or {})), is_patient=False)
+        await self.lifecycle.load(name, LoadOverride(config, dict(files or {})))
 
     async def unload_model(self, name: str, *, unload_dependents: bool) -> None:
         """Unload a model."""
         self._require_loads()
-        await self.lifecycle.unload(name, unload_dependents=unload_dependents, is_patient=False)
+        await self.lifecycle.unload(name, unload_dependents=unload_dependents)
 
     def _require_loads(self) -> None:
         if not self._allows_loads:
