@@ -398,6 +398,29 @@ async def test_producer_is_not_held_by_a_step_that_needs_its_model(loop):
 
 
 @on_loop
+async def test_limit_holds_only_what_leads_to_the_step(loop):
+    """What comes after the step that is full has to go on: else neither would ever end."""
+    second = member("SECOND", decoupled=True)
+    steps = [step(STREAM, "X=X", "Y=s"), step(second, "X=s", "Y=u"), step(A, "X=u", "Y=Y")]
+    bench = Bench(ensemble(steps, limit=1), STREAM, second, A, loop=loop)
+    asked = bench.ask()
+    for value in range(2):
+        bench.host.answer("STREAM", Y=[value], final=False)
+    assert {request.model_name for request in bench.host.held} == {"STREAM"}
+    for value in range(2):
+        bench.host.answer("SECOND", Y=[value], final=False)
+    assert {request.model_name for request in bench.host.held} == {"STREAM", "SECOND"}
+
+    bench.host.answer("A", Y=[0])
+    assert {request.model_name for request in bench.host.held} == {"STREAM"}
+    bench.instance.hold(asked)
+    bench.instance.resume(asked)
+    assert {request.model_name for request in bench.host.held} == {"STREAM"}
+    bench.host.answer("SECOND", flag_only=True)
+    assert not bench.host.held
+
+
+@on_loop
 async def test_limit_is_one_for_all_requests(loop):
     bench = Bench(chain(limit=1), A, B, loop=loop)
     for number in range(3):

@@ -33,6 +33,7 @@ class ActiveRun(EnsembleRun):
         "response",
         "stop_error",
         "valve",
+        "waiting",
     )
 
     def __init__(self, plan: EnsemblePlan, execution: Execution) -> None:
@@ -43,6 +44,8 @@ class ActiveRun(EnsembleRun):
         """Requests to steps that have not had their final response."""
         self.num_waiting = 0
         """Calls that wait for others of their step to end (``max_inflight_requests``)."""
+        self.waiting: dict[int, int] = {}
+        """How many of these by step."""
         self.valve: asyncio.TimerHandle | None = None
         """Lets producers that are held go on after a while."""
         self.is_driven = False

@@ -116,8 +116,10 @@ class EnsembleInstance:
     def resume(self, request: InferenceRequest) -> None:
         """See `RequestInstance.resume`."""
         run = self._runs.get(request)
-        if run is not None and not run.num_waiting:
-            for each in run.producers():
+        if run is None:
+            return
+        for each in run.producers():
+            if self._limits is None or not self._limits.is_holding(run, each):
                 self._host.resume(each)
 
     async def check_ready(self) -> bool:
