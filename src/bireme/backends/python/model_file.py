@@ -97,7 +97,8 @@ def _message_of(error: BaseException) -> str:
 
 def _import_package(name: str, directory: Path) -> ModuleType:
     """Return a new package of the files in ``directory``: with its ``__init__.py``, else an empty one."""
-    for known in [known for known in sys.modules if known == name or known.startswith(f"{name}.")]:
+    # A list of its own: other models are imported on other threads meanwhile.
+    for known in [known for known in list(sys.modules) if known == name or known.startswith(f"{name}.")]:
         del sys.modules[known]  # an earlier load of the model, whose files may have changed
     init = directory / "__init__.py"
     if init.is_file():
