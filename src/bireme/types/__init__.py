@@ -15,6 +15,7 @@ from bireme.types.errors import (
     Unsupported,
 )
 from bireme.types.request import Execution, InferenceRequest, InferenceResponse, Parameter, Respond
+from bireme.types.sequence import SequenceSlot
 from bireme.types.tensor import Array, Buffer, Tensor, decode_bytes, encode_bytes
 from bireme.types.trace import Span
 
@@ -35,6 +36,7 @@ __all__ = [
     "QueueFull",
     "RequestTimedOut",
     "Respond",
+    "SequenceSlot",
     "Span",
     "Tensor",
     "Unavailable",

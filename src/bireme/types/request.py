@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bireme.types.errors import BiremeError
+from bireme.types.sequence import SequenceSlot
 from bireme.types.tensor import Tensor
 from bireme.types.trace import Span
 
@@ -30,6 +31,7 @@ class Execution:
         "cpu_ns",
         "holder",
         "requests",
+        "sequence_slots",
     )
 
     def __init__(self, requests: list[InferenceRequest], batch_size: int, close_reason: str) -> None:
@@ -46,6 +48,9 @@ class Execution:
         """Requests to other models that its code waits for; None: never any. The engine's."""
         self.holder: Any = None
         """The slot that it occupies; None: it does not run (any more). The engine's."""
+        self.sequence_slots: list[SequenceSlot | None] | None = None
+        """Of a model with sequences: the place of each request's sequence, None for a null request (one that only fills the row of
+        an empty slot; its outputs are discarded). None: the model has no sequences, or is being warmed up."""
 
     def __repr__(self) -> str:
         return f"Execution(requests={len(self.requests)}, rows={self.batch_size}, closed={self.close_reason})"
