@@ -269,6 +269,7 @@ def build_forms(models: Repository) -> None:
     two = {"inputs": ("X:FP32:2",), "outputs": ("Y:FP32:2",)}
     models.ensemble("counted", chain("b4", "b4", max_batch_size=4, **two))
     models.ensemble("counted_failure", chain("a", "d"))
+    build_labels(models)
     build_batching(models)
     build_datatypes(models)
     build_streams(models)
@@ -284,6 +285,24 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, x_of(request) + int(name[1:])) for name in wanted])
 """
 """Gives X + 1 as Y1 and X + 2 as Y2; only those that the parameter ``pair`` names, if it is there."""
+
+
+def build_labels(models: Repository) -> None:
+    """Write a model with class labels, an ensemble of it, one of that, and one with labels of its own."""
+    config = {"inputs": ("X:FP32:3",), "outputs": ("Z:FP32:3",)}
+    step: Step = ("labelled", {"X": "X"}, {"Y": "Z"})
+    models.model("labelled", inputs=config["inputs"], outputs=("Y:FP32:3",))
+    models.ensemble("of_labelled", ensemble_text([step], **config))
+    models.ensemble("of_of_labelled", ensemble_text([("of_labelled", {"X": "X"}, {"Z": "Z"})], **config))
+    models.ensemble("own_labels", ensemble_text([step], **config))
+    for name, labels in (("labelled", "a b c"), ("own_labels", "eins zwei drei")):
+        path = models.root / name / "config.pbtxt"
+        path.write_text(
+            path.read_text()
+            .replace("dims: [ 3 ] }", 'dims: [ 3 ] label_filename: "labels" }')
+            .replace('label_filename: "labels" }', "}", 1)
+        )
+        (models.root / name / "labels").write_text(labels.replace(" ", "\n"))
 
 
 def build_batching(models: Repository) -> None:

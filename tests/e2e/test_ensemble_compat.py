@@ -308,6 +308,20 @@ def test_wrong_requests(server, inputs, version, status, text):
     assert text in reply.error
 
 
+def test_labels_are_those_of_the_member_or_the_ensembles_own(server):
+    for name, labels in (
+        ("of_labelled", ["b", "c"]),
+        ("of_of_labelled", ["b", "c"]),
+        ("own_labels", ["zwei", "drei"]),
+    ):
+        with http_client.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+            item = http_client.InferInput("X", [3], "FP32")
+            item.set_data_from_numpy(np.array([1, 5, 3], np.float32))
+            wanted = [http_client.InferRequestedOutput("Z", class_count=2)]
+            classes = client.infer(name, [item], outputs=wanted).as_numpy("Z").tolist()
+        assert [each.decode().rpartition(":")[2] for each in classes] == labels
+
+
 # Decoupled members.
 
 

@@ -27,6 +27,7 @@ from bireme.engine.live_models import TICK_S, LiveModels
 from bireme.engine.load_plan import LoadOverride, LoadPlan, NotInRepository, plan_load
 from bireme.engine.load_round import LoadRound
 from bireme.engine.loading import PreparedModel
+from bireme.engine.member_labels import MemberLabels
 from bireme.engine.model import Model
 from bireme.engine.model_host import ModelHost
 from bireme.engine.model_state import (
@@ -239,6 +240,8 @@ class Lifecycle:
                     raise Unavailable("the server is stopping")
                 statistics = self._metrics.new_statistics(plan.name, version, outcome.config)
                 statistics.load_duration_ns = outcome.load_duration_ns
+                if outcome.config.ensemble_scheduling is not None:
+                    outcome.labels = MemberLabels(outcome.config, outcome.labels, self.table)
                 model = Model(outcome, loop=self._loop, timer=self._timer, statistics=statistics)
             except Exception as error:
                 if not isinstance(error, BiremeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -33,7 +33,7 @@ class PreparedModel:
     instances: list[tuple[Placement, Instance | RequestInstance]]
     """The active ones."""
     passive: list[Instance | RequestInstance] = field(default_factory=list)
-    labels: dict[str, list[str]] = field(default_factory=dict)
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Class labels by output name."""
     warmup: list[Execution] = field(default_factory=list)
     """What was executed to warm the instances up; it counts in the model's statistics."""
