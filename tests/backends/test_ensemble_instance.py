@@ -11,6 +11,7 @@ from bireme.backends.ensemble import limits
 from bireme.backends.ensemble.backend import EnsembleBackend
 from bireme.backends.ensemble.instance import EnsembleInstance
 from bireme.backends.interface import ModelContext, Placement, RequestInstance
+from bireme.config import ModelConfig
 from bireme.types import (
     BackendFailed,
     Cancelled,
@@ -60,6 +61,9 @@ class FakeHost:
     def cancel(self, request):
         self.cancelled.append(request.model_name)
         request.cancelled = True
+
+    def expect(self, name, version):
+        pass
 
     def hold(self, request):
         self.held.add(request)
@@ -660,6 +664,12 @@ def test_all_faults_are_told():
 def test_without_a_server_there_are_no_steps():
     with pytest.raises(Unavailable, match="cannot be loaded without a server"):
         EnsembleBackend().load(ModelContext("pipeline", 1, None, None, chain()))
+
+
+def test_ensemble_is_no_backend():
+    context = ModelContext("odd", 1, None, None, ModelConfig("odd", backend="ensemble"), host=FakeHost(None))
+    with pytest.raises(InvalidArgument, match="model 'odd': 'ensemble' is no backend but a platform"):
+        EnsembleBackend().load(context)
 
 
 def test_memory_of_a_request_goes_when_it_is_answered():

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from bireme.backends.interface import Backend
+from bireme.config.backend_rules import ENSEMBLE_PLATFORM
 from bireme.types import InvalidArgument, Unsupported
 
 ENTRY_POINT_GROUP: Final = "bireme.backends"
@@ -32,7 +33,7 @@ class _BuiltIn(NamedTuple):
 
 _BUILT_IN: Final = MappingProxyType(
     {
-        "ensemble": _BuiltIn("bireme.backends.ensemble.backend", "EnsembleBackend", "numpy"),
+        ENSEMBLE_PLATFORM: _BuiltIn("bireme.backends.ensemble.backend", "EnsembleBackend", "numpy"),
         "onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime"),
         "python": _BuiltIn("bireme.backends.python.backend", "PythonBackend", "msgspec"),
     }
@@ -89,8 +90,8 @@ def find_backend_directory(name: str, backend_directory: str) -> Path | None:
 
 
 def available_backends(backend_directory: str = "") -> list[str]:
-    """Return the names that `get_backend` takes, sorted; a built-in one may still miss its framework."""
-    return sorted({*_BUILT_IN, *_plugins(), *_directories(backend_directory)})
+    """Return the backends that a config may name, sorted; a built-in one may still miss its framework."""
+    return sorted({*_BUILT_IN, *_plugins(), *_directories(backend_directory)} - {ENSEMBLE_PLATFORM})
 
 
 def _directories(backend_directory: str) -> set[str]:

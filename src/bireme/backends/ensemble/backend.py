@@ -22,8 +22,14 @@ class EnsembleBackend:
         """Open an ensemble; its composing models serve already.
 
         Raises:
+            InvalidArgument: the config names it as a backend.
             Unavailable: there is no server whose models it could consist of.
         """
+        if ctx.config.ensemble_scheduling is None:
+            raise InvalidArgument(
+                f"model '{ctx.name}': 'ensemble' is no backend but a platform: an ensemble says platform: \"ensemble\", "
+                "'ensemble_scheduling', and no backend"
+            )
         if ctx.host is None:
             raise Unavailable(f"ensemble '{ctx.name}' cannot be loaded without a server that runs its models")
         return EnsembleModel(ctx.host, ctx.version)
