@@ -407,7 +407,7 @@ class EnsembleServer(PythonServer):
             root / "models", lambda name: bool(in_thread and re.search(in_thread, name))
         )
         write(self.repository)
-        super().__init__(root, "--load-model=*")
+        super().__init__(root, "--load-model=*", "--allow-client-shm=true")
 
     def ask(
         self,

@@ -26,6 +26,7 @@ from ensemble_models import (
 )
 from python_models import GrpcStream, grpc_inputs
 from serve_process import running
+from shm_objects import ShmObjects
 
 pytestmark = pytest.mark.slow
 
@@ -173,6 +174,26 @@ def test_megabytes(server):
         result = client.infer("chain", [item])
 
     np.testing.assert_array_equal(result.as_numpy("Y"), array + 3)
+
+
+def test_shared_memory_on_both_sides(server):
+    with ShmObjects() as objects, http_client.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+        shm = objects.make(64)
+        shm.memory[:8] = np.array([1, 2], np.float32).tobytes()
+        client.register_system_shared_memory("region", shm.key, 64)
+        item = http_client.InferInput("X", [2], "FP32")
+        item.set_shared_memory("region", 8)
+        wanted = http_client.InferRequestedOutput("Y")
+        wanted.set_shared_memory("region", 8, 32)
+        client.infer("chain", [item], outputs=[wanted])
+        assert shm.memory[32:40] == np.array([4, 5], np.float32).tobytes()
+
+        wanted.set_shared_memory("region", 4, 32)
+        with pytest.raises(
+            http_client.InferenceServerException, match="should be at least 8 bytes to hold the results"
+        ):
+            client.infer("chain", [item], outputs=[wanted])
+        client.unregister_system_shared_memory("region")
 
 
 @pytest.mark.parametrize("name", ["tell", "a_tell", "outer_tell"])
