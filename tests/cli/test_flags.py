@@ -96,7 +96,6 @@ def test_flags_that_leave_their_feature_off_are_accepted(given):
         ({"trace-level": ["TIMESTAMPS"], "trace-rate": ["10"]}, ["trace-level", "trace-rate"]),
         ({"cache-config": ["local,size=1"], "cache-directory": ["x"]}, ["cache-config", "cache-directory"]),
         ({"response-cache-byte-size": ["1024"]}, ["response-cache-byte-size"]),
-        ({"repoagent-directory": ["/opt"]}, ["repoagent-directory"]),
         ({"host-policy": ["cpu,numa-node=0"]}, ["host-policy"]),
     ],
 )

@@ -391,10 +391,7 @@ def test_a_model_without_a_version_says_which_the_policy_wants(tmp_path):
 @pytest.mark.parametrize(
     ("extra", "fault"),
     [
-        (
-            "model_repository_agents { agents [{ name: 'checksum' }] }",
-            r"\(checksum\): repository agents are not",
-        ),
+        ("model_repository_agents { agents [{ name: 'decrypt' }] }", "unable to find 'decrypt/agent.py'"),
         ("sequence_batching { }", "sequence_batching"),
         ("ensemble_scheduling { step [{ model_name: 'x' model_version: -1 }] }", "ensemble"),
     ],

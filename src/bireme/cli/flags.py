@@ -70,7 +70,6 @@ TRACING = Feature("tracing", ("trace-config", "trace-level"))
 CACHE = Feature("the response cache", ("cache-config", "response-cache-byte-size"))
 RATE_LIMITER = Feature("the rate limiter", ("rate-limit",))
 NAMESPACES = Feature("one name in several repositories")
-REPOSITORY_AGENTS = Feature("repository agents")
 HOST_POLICIES = Feature("host policies")
 
 _CATEGORIES = f"Categories: {', '.join(RESTRICTED_CATEGORIES)}."
@@ -187,6 +186,12 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             "model-config-name",
             CONFIG_NAME,
             "Use configs/NAME.pbtxt of a model where it has one, instead of config.pbtxt.",
+        ),
+        Flag(
+            "repoagent-directory",
+            PATH,
+            "Where repository agents are: NAME/agent.py in it is agent NAME.",
+            "/opt/tritonserver/repoagents",
         ),
         Flag("model-load-thread-count", integer(1), "Models that load at the same time.", 4),
         Flag("model-load-retry-count", integer(0), "Further tries when a model fails to load.", 0),
@@ -396,7 +401,6 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         _later("rate-limit", choice("off", "execution_count"), RATE_LIMITER, off=("off",)),
         _later("rate-limit-resource", TEXT, RATE_LIMITER, repeat=True),
         _later("model-namespacing", BOOL, NAMESPACES, off=_FALSE),
-        _later("repoagent-directory", PATH, REPOSITORY_AGENTS),
         _later("host-policy", TEXT, HOST_POLICIES, repeat=True),
     ),
 }

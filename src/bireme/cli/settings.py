@@ -95,6 +95,7 @@ def _server_options(values: Values) -> ServerOptions:
         model_load_retry_count=values["model-load-retry-count"],
         backend_config=tuple(values["backend-config"]),
         backend_directory=values["backend-directory"],
+        repoagent_directory=values["repoagent-directory"],
         exit_timeout_secs=values["exit-timeout-secs"],
         allow_client_shm=values["allow-client-shm"],
         metrics=MetricsOptions.parse(

@@ -30,16 +30,14 @@ from bireme.engine.loading import PreparedModel
 from bireme.engine.member_labels import MemberLabels
 from bireme.engine.model import Model
 from bireme.engine.model_host import ModelHost
-from bireme.engine.model_state import (
-    Members,
-    ModelRecord,
-)
+from bireme.engine.model_state import LoadSource, Members, ModelRecord
 from bireme.engine.model_table import DUPLICATE, ModelTable, suggest
 from bireme.engine.options import ModelControlMode, ServerOptions
 from bireme.engine.timer import DeadlineTimer
 from bireme.engine.transitions import Transitions
 from bireme.engine.version_loader import VersionLoader
 from bireme.repository import Catalogue, ConfigRules, check_model_name
+from bireme.repository.agents import AgentRegistry
 from bireme.telemetry import ServerMetrics
 from bireme.types import BiremeError, Internal, InvalidArgument, Unavailable
 
@@ -69,6 +67,7 @@ class Lifecycle:
         self.table = ModelTable()
         self._options = options
         self._rules = ConfigRules(options.model_config_name, not options.disable_auto_complete_config)
+        self._agents = AgentRegistry(options.repoagent_directory)
         host.lifecycle = self
         self._loader = VersionLoader(options, backends, host)
         self._metrics = metrics
@@ -169,10 +168,22 @@ class Lifecycle:
                 *(self._in_pool(self._loader.load, plan, version) for version in plan.to_load)
             )
         models, errors = self._make_models(plan, dict(zip(plan.to_load, outcomes, strict=True)))
+        before, error = record.source, None
         if errors:
-            return self._transitions.fail_load(record, plan, members, models, errors)
-        self._transitions.finish_load(record, plan, members, models)
-        return None
+            error = self._transitions.fail_load(record, plan, members, models, errors)
+        else:
+            self._transitions.finish_load(record, plan, members, models)
+        await self._tell_agents(plan.source, before, record.source)
+        return error
+
+    async def _tell_agents(
+        self, loaded: LoadSource, before: LoadSource | None, now: LoadSource | None
+    ) -> None:
+        """Tell the repository agents of a load what has become of it, and those of the one whose place it has taken."""
+        if loaded.agents is not None:
+            await self._in_pool(loaded.agents.complete if loaded is now else loaded.agents.fail)
+        if before is not None and before is not now and before.agents is not None:
+            await self._in_pool(before.agents.unload)
 
     @asynccontextmanager
     async def _exclusive(self, name: str) -> AsyncIterator[ModelRecord]:
@@ -214,6 +225,7 @@ class Lifecycle:
                 loaded=record.source,
                 ready=ready,
                 retry=record.has_failed,
+                agents=self._agents,
             )
         except NotInRepository as error:
             # A name that is there twice is no hint at itself.
@@ -276,6 +288,8 @@ class Lifecycle:
         """
         members = self._graph.members_of(name)
         async with self._exclusive(name) as record:
+            if record.source is not None and record.source.agents is not None and not self._is_closing:
+                await self._in_pool(record.source.agents.unload)
             self._transitions.unload(record)
         await asyncio.wait([self._begin(self._follow(name, LoadRound()))])
         for member in members if unload_dependents else ():

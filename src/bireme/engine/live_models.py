@@ -35,8 +35,8 @@ _LET_GO_S = 0.02
 class _Holding(NamedTuple):
     """What belongs to a model that is not closed yet."""
 
-    directory: ModelDirectory
-    """Must stay as long as the model."""
+    source: LoadSource
+    """Its directory must stay as long as the model, and its agents hear when the last model is gone."""
     loaded: weakref.ref[LoadedModel]
     """The backend's side of it: gone when the model's memory is free."""
     needs: tuple[Dependency, ...]
@@ -60,11 +60,11 @@ class LiveModels:
 
     def add(self, model: Model, source: LoadSource, loaded: LoadedModel) -> None:
         """Take a new model in; ``retire`` is its only way out."""
-        self._alive[model] = _Holding(source.directory, weakref.ref(loaded), dependencies_of(source.config))
+        self._alive[model] = _Holding(source, weakref.ref(loaded), dependencies_of(source.config))
 
     def uses(self, directory: ModelDirectory) -> bool:
         """Whether a model needs this directory."""
-        return any(holding.directory is directory for holding in self._alive.values())
+        return any(holding.source.directory is directory for holding in self._alive.values())
 
     @property
     def num_in_flight(self) -> int:
@@ -103,7 +103,10 @@ class LiveModels:
             await model.drain_and_close()
         except Exception:  # a backend's close(): the model is gone for us either way
             log.exception("failed to close '%s' version %d", model.name, model.version)
-        loaded = self._alive.pop(model).loaded
+        source, loaded, _ = self._alive.pop(model)
+        if source.agents is not None and not self.uses(source.directory):
+            await self._aside(source.agents.end)
+        del source
         if version_record is not None:
             log.info("successfully unloaded '%s' version %d", model.name, model.version)
             if version_record.state is VersionState.UNLOADING and version_record.model is model:

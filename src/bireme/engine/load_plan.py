@@ -18,14 +18,18 @@ from bireme.repository import (
     ConfigRules,
     Fingerprint,
     ModelDirectory,
+    ParsedConfig,
+    complete_config,
+    config_path,
     missing_versions,
     no_versions,
-    read_config,
+    parse_config,
     select_versions,
     version_of_path,
     write_override,
 )
-from bireme.types import Internal, InvalidArgument, NotFound, Unsupported
+from bireme.repository.agents import AgentChain, AgentRegistry
+from bireme.types import Internal, InvalidArgument, NotFound
 
 log = logging.getLogger("bireme.engine")
 
@@ -82,15 +86,17 @@ def plan_load(
     loaded: LoadSource | None,
     ready: Iterable[int] = (),
     retry: bool = False,
+    agents: AgentRegistry | None = None,
 ) -> LoadPlan | None:
     """Return what loading ``name`` means now, None if nothing has changed since ``loaded`` was.
 
     ``ready`` are the versions of ``loaded`` that serve; ``retry`` says that the last load failed, so that unchanged
-    files are no reason to do nothing.
+    files are no reason to do nothing. ``agents`` are those that a config may name, if any beside the built-in ones.
 
     A version is kept when it serves, none of its files nor any file outside the version directories has changed, and
     the config says the same apart from the version policy. (Triton also changes instance groups in place; here that
-    is an ordinary hot swap.) Of an ensemble nothing is kept: to make it anew costs nothing.
+    is an ordinary hot swap.) Of an ensemble nothing is kept: to make it anew costs nothing. Nor is anything of a model with
+    repository agents, as its files may be others than the repository's.
 
     Raises:
         NotInRepository: the model is in no repository, in several, or its directory cannot be read.
@@ -100,18 +106,54 @@ def plan_load(
     directory, fingerprint = _locate(name, override, catalogue)
     if fingerprint is not None and loaded is not None and loaded.fingerprint == fingerprint and not retry:
         return None
-    source = LoadSource(directory, ModelConfig(), None if override else fingerprint)
     try:
-        return _plan(name, source, override, catalogue=catalogue, rules=rules, loaded=loaded, ready=ready)
+        parsed = parse_config(name, directory.path, rules, override.config)
+        source = LoadSource(directory, parsed.config, None if override else fingerprint)
+        if parsed.config.model_repository_agents is not None:
+            source, parsed = _let_agents_work(
+                name, source, parsed, agents or AgentRegistry(), rules, override
+            )
+        try:
+            return _plan(name, source, parsed, catalogue=catalogue, rules=rules, loaded=loaded, ready=ready)
+        except BaseException:
+            if source.agents is not None:
+                source.agents.end()
+            raise
     except BaseException:
         directory.close()
         raise
 
 
+def _let_agents_work(
+    name: str,
+    source: LoadSource,
+    parsed: ParsedConfig,
+    registry: AgentRegistry,
+    rules: ConfigRules,
+    override: LoadOverride,
+) -> tuple[LoadSource, ParsedConfig]:
+    """Let the repository agents see LOAD; return what to load then.
+
+    A config file that they leave in a new directory counts, but which agents there are is said by the first one. (Triton says so,
+    and reads only the first.)
+    """
+    chain, directory = AgentChain.load(name, source.directory, parsed.config, registry)
+    try:
+        is_moved = directory is not source.directory
+        if is_moved and override.config is None and config_path(directory.path, rules.config_name).is_file():
+            given = parsed.config.model_repository_agents
+            parsed = parse_config(name, directory.path, rules)
+            parsed = parsed._replace(config=replace(parsed.config, model_repository_agents=given))
+    except BaseException:
+        chain.end()
+        raise
+    return replace(source, directory=directory, agents=chain), parsed
+
+
 def _plan(
     name: str,
     source: LoadSource,
-    override: LoadOverride,
+    parsed: ParsedConfig,
     *,
     catalogue: Catalogue,
     rules: ConfigRules,
@@ -124,8 +166,7 @@ def _plan(
     except OSError as error:
         raise NotInRepository(name, f"its directory cannot be read: {error}") from error
     first = min(map(str, available), default=None)
-    config = read_config(name, model_dir, model_dir / first if first else None, rules, override.config)
-    _check_supported(config)
+    config = complete_config(parsed, name, model_dir, model_dir / first if first else None, rules)
     if config.ensemble_scheduling is not None and not available:
         available = (1,)  # version control systems drop empty directories
     for feature in features_without_effect(config):
@@ -168,19 +209,12 @@ def features_without_effect(config: ModelConfig) -> list[str]:
     return []
 
 
-def _check_supported(config: ModelConfig) -> None:
-    if config.model_repository_agents is not None and config.model_repository_agents.agents:
-        names = ", ".join(agent.name for agent in config.model_repository_agents.agents)
-        raise Unsupported(
-            f"model '{config.name}' has 'model_repository_agents' ({names}): repository agents are not supported"
-        )
-
-
 def _unchanged(source: LoadSource, loaded: LoadSource | None) -> set[int]:
     """Return the versions that may stay as they are when ``source`` takes the place of ``loaded``."""
     if (
         loaded is None
         or source.config.ensemble_scheduling is not None
+        or source.agents is not None
         or source.fingerprint is None
         or loaded.fingerprint is None
         or loaded.directory.path != source.directory.path

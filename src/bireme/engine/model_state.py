@@ -22,6 +22,7 @@ from bireme.config import ModelConfig
 from bireme.engine.dependencies import Dependency
 from bireme.engine.model import Model
 from bireme.repository import Fingerprint, ModelDirectory
+from bireme.repository.agents import AgentChain
 
 if TYPE_CHECKING:
     from bireme.engine.load_plan import LoadPlan
@@ -108,6 +109,8 @@ class LoadSource:
     """As read: normalised, not yet completed from the model file."""
     fingerprint: Fingerprint | None
     """None for a load with overrides, which the next plain load undoes."""
+    agents: AgentChain | None = None
+    """The repository agents that hear what becomes of this load."""
 
 
 @dataclass(frozen=True, slots=True)

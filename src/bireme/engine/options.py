@@ -46,6 +46,8 @@ class ServerOptions:
     """(backend, key, value); an empty backend stands for all of them."""
     backend_directory: str = "/opt/tritonserver/backends"
     """Holds backends that are a directory with a ``model.py``; need not exist."""
+    repoagent_directory: str = "/opt/tritonserver/repoagents"
+    """Holds repository agents that are a directory with an ``agent.py``; need not exist."""
     exit_timeout_secs: float = 30
     """How long `Server.stop` waits for requests in flight."""
     allow_client_shm: bool = False

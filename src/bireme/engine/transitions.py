@@ -17,13 +17,13 @@ from bireme.engine.model import Model
 from bireme.engine.model_state import (
     UNLOADED,
     FailedLoad,
+    LoadSource,
     Members,
     ModelRecord,
     VersionRecord,
     VersionState,
 )
 from bireme.engine.model_table import ModelTable
-from bireme.repository import ModelDirectory
 from bireme.telemetry import ServerMetrics
 from bireme.types import BiremeError, InvalidArgument
 
@@ -109,7 +109,7 @@ class Transitions:
             self._fail_version(record, version, error)
         self._publish(record)
         if record.failed is None and not self._live.uses(plan.source.directory):
-            self._live.dispose(_clear_up, plan.source.directory)
+            self._live.dispose(_clear_up, plan.source)
         clauses = "".join(
             f"version {version} is at UNAVAILABLE state: {error.message};"
             for version, error in errors.items()
@@ -212,9 +212,11 @@ class Transitions:
         self._publish(record)
 
 
-def _clear_up(directory: ModelDirectory) -> None:
+def _clear_up(source: LoadSource) -> None:
     """Remove what a failed load brought along, and what its backend left behind."""
-    directory.close()
+    if source.agents is not None:
+        source.agents.end()
+    source.directory.close()
     release_memory()
 
 

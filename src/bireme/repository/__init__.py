@@ -1,10 +1,18 @@
 """Model repositories: storage, layout, versions, what has changed, and the config that a load starts with."""
 
 from bireme.repository.catalogue import Catalogue, Snapshot
-from bireme.repository.configuration import ConfigRules, find_backend, read_config
+from bireme.repository.configuration import (
+    ConfigRules,
+    ParsedConfig,
+    complete_config,
+    find_backend,
+    parse_config,
+    read_config,
+)
 from bireme.repository.fingerprint import Fingerprint, take_fingerprint, version_of_path
 from bireme.repository.layout import (
     check_model_name,
+    config_path,
     misnamed_config,
     missing_versions,
     no_versions,
@@ -21,14 +29,18 @@ __all__ = [
     "Fingerprint",
     "LocalStorage",
     "ModelDirectory",
+    "ParsedConfig",
     "PollTracker",
     "Snapshot",
     "Storage",
     "check_model_name",
+    "complete_config",
+    "config_path",
     "find_backend",
     "misnamed_config",
     "missing_versions",
     "no_versions",
+    "parse_config",
     "read_config",
     "select_versions",
     "take_fingerprint",

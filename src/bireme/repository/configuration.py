@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from bireme.config import (
     ModelConfig,
@@ -30,18 +31,34 @@ class ConfigRules:
     num_gpus: int = 0
 
 
+class ParsedConfig(NamedTuple):
+    """A config as written."""
+
+    config: ModelConfig
+    places: Places | None
+    """Where its fields stand if it comes from a file."""
+
+
 def read_config(
     name: str, model_dir: Path, version_dir: Path | None, rules: ConfigRules, override: str | None = None
 ) -> ModelConfig:
-    """Return the config of model ``name``: parsed, backend found, defaults filled in, rules checked.
+    """Return the config of model ``name``: as `parse_config`, then `complete_config`. Raises as they do."""
+    return complete_config(
+        parse_config(name, model_dir, rules, override), name, model_dir, version_dir, rules
+    )
 
-    ``version_dir`` is where the backend's model file is looked for when the config does not name one. ``override`` is
-    a whole ModelConfig as JSON that takes the place of the file.
+
+def complete_config(
+    parsed: ParsedConfig, name: str, model_dir: Path, version_dir: Path | None, rules: ConfigRules
+) -> ModelConfig:
+    """Return the config of model ``name``: backend found, defaults filled in, rules checked.
+
+    ``version_dir`` is where the backend's model file is looked for when the config does not name one.
 
     Raises:
         InvalidArgument: names the file or the override, the field, what was found and what is expected.
     """
-    config, places = _parse(name, model_dir, rules, override)
+    config, places = parsed
     try:
         config = normalise(find_backend(config, name, model_dir, version_dir))
         if not config.name:
@@ -70,22 +87,26 @@ def find_backend(config: ModelConfig, name: str, model_dir: Path, version_dir: P
         raise InvalidArgument(error.message + misplaced_files(model_dir)) from None
 
 
-def _parse(
-    name: str, model_dir: Path, rules: ConfigRules, override: str | None
-) -> tuple[ModelConfig, Places | None]:
-    """Return the config, and where its fields stand if it comes from a file."""
+def parse_config(name: str, model_dir: Path, rules: ConfigRules, override: str | None = None) -> ParsedConfig:
+    """Return the config of model ``name`` as written, an empty one where there is none and none is needed.
+
+    ``override`` is a whole ModelConfig as JSON that takes the place of the file.
+
+    Raises:
+        InvalidArgument: names the file or the override, the field, what was found and what is expected.
+    """
     if override is not None:
         try:
-            return parse_json(override, "config override"), None
+            return ParsedConfig(parse_json(override, "config override"), None)
         except InvalidArgument as error:
             raise InvalidArgument(f"Invalid config override: {error.message}") from error
     path = config_path(model_dir, rules.config_name)
     try:
         text = path.read_text("utf-8")
-        return parse_text(text, path), Places(path, text)
+        return ParsedConfig(parse_text(text, path), Places(path, text))
     except FileNotFoundError:
         if rules.auto_complete:
-            return ModelConfig(), None
+            return ParsedConfig(ModelConfig(), None)
         raise InvalidArgument(
             f"model '{name}' has no config file: '{path}' is mandatory while auto-completion is disabled"
         ) from None
