@@ -15,6 +15,7 @@ from bireme.config.model_config import (
     ModelMetrics,
     ModelResponseCache,
 )
+from bireme.engine.response_cache.local import LocalCache
 from bireme.scheduling.interface import CloseReason
 from bireme.telemetry import FAILURE_REASONS, PHASES, MetricsOptions, ServerMetrics
 from bireme.telemetry.host import HostSampler
@@ -364,6 +365,7 @@ def test_summaries_show_count_sum_and_quantiles_of_the_last_minute():
 
 def test_a_model_with_a_response_cache_has_no_request_summary():
     metrics = ServerMetrics(MetricsOptions(summary_latencies=True))
+    metrics.show_cache(LocalCache(1000))
     count_success(shown(metrics, ModelConfig(response_cache=ModelResponseCache(enable=True))), executed(1))
 
     assert of_family(metrics, "nv_inference_request_summary_us") == {}

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from bireme import __version__
 from bireme.telemetry import log
+from bireme.telemetry.cache_metrics import CacheCounts, CacheMeter, cache_families, cache_lines
 from bireme.telemetry.custom_metrics import CustomMetrics
 from bireme.telemetry.exposition import (
     format_labels,
@@ -99,7 +100,14 @@ class ServerMetrics:
         self.custom = CustomMetrics(self._taken_names)
         """The families that models make themselves; they appear after our own."""
         self._responses: dict[str, defaultdict[int, int]] = {}
+        self._cache: CacheMeter | None = None
         self._build_info = format_labels({"version": __version__, "python": platform.python_version()})
+
+    def show_cache(self, cache: CacheMeter) -> None:
+        """Show the response cache of the server, and of each model that uses it; before the first model."""
+        if self._cache is None:
+            self._families += cache_families([quantile for quantile, _ in self._options.summary_quantiles])
+        self._cache = cache
 
     def new_statistics(self, name: str, version: int, config: ModelConfig) -> ModelStatistics:
         """Return fresh statistics for a model version, with the labels and buckets that its config asks for.
@@ -124,17 +132,22 @@ class ServerMetrics:
             max_batch_size=config.max_batch_size,
             bounds_ns=bounds_ns,
             observer=self._new_observer(first_response, config),
+            cache=(
+                CacheCounts(summaries=self._options.summary_latencies) if self._uses_cache(config) else None
+            ),
         )
+
+    def _uses_cache(self, config: ModelConfig) -> bool:
+        return self._cache is not None and config.response_cache is not None and config.response_cache.enable
 
     def _new_observer(self, bounds_ns: tuple[int, ...], config: ModelConfig) -> RequestObserver | None:
         options = self._options
         if not options.histogram_latencies and not options.summary_latencies:
             return None
-        has_cache = config.response_cache is not None and config.response_cache.enable
         return RequestObserver(
             Histogram(bounds_ns) if options.histogram_latencies else None,
             summaries=options.summary_latencies,
-            has_cache=has_cache,
+            has_cache=self._uses_cache(config),
             clock_ns=self._clock_ns,
         )
 
@@ -190,6 +203,8 @@ class ServerMetrics:
         yield "nv_pinned_memory_pool_used_bytes 0"
         if self._host is not None:
             yield from _host_lines(self._host)
+        if self._cache is not None:
+            yield from cache_lines(self._cache.statistics())
         yield header("bireme_responses_total", "counter", "Responses sent by front end and status code")
         for protocol, counts in self._responses.items():
             for code, count in sorted(counts.items()):

@@ -5,6 +5,7 @@ A request passes through these calls, in this order, each exactly once:
     accept → start → succeed            (`finish_execution` once per batch)
     accept → start → fail(was_pending=False)
     accept → fail(was_pending=True)     (refused or cancelled while waiting)
+    accept → hit                        (answered by the response cache)
 
 so that ``num_accepted == num_succeeded + num_failed + num_pending + num_executing`` holds after every call.
 
@@ -20,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from bireme.scheduling.interface import CloseReason
+from bireme.telemetry.cache_metrics import CacheCounts
 from bireme.telemetry.histogram import (
     DEFAULT_BOUNDS_SECONDS,
     NS_PER_SECOND,
@@ -36,6 +38,7 @@ PHASES: Final = ("request", "queue", "compute_input", "compute_infer", "compute_
 """The measured phases; "request" is the whole time from acceptance to the response."""
 
 _DEFAULT_BOUNDS_NS: Final = bounds_in_ns(DEFAULT_BOUNDS_SECONDS, NS_PER_SECOND, where="default buckets")
+_NO_CACHE: Final = CacheCounts()
 _NO_BOUNDS: Final[Mapping[str, Sequence[int]]] = MappingProxyType({})
 
 
@@ -50,6 +53,7 @@ class ModelStatistics:
         "_closed",
         "_failures",
         "_last_compute_end_ns",
+        "cache",
         "compute_infer",
         "compute_input",
         "compute_output",
@@ -80,6 +84,7 @@ class ModelStatistics:
         max_batch_size: int = 0,
         bounds_ns: Mapping[str, Sequence[int]] = _NO_BOUNDS,
         observer: RequestObserver | None = None,
+        cache: CacheCounts | None = None,
     ) -> None:
         """Start at zero.
 
@@ -115,6 +120,8 @@ class ModelStatistics:
         self._last_compute_end_ns = 0
         self.observer = observer
         """Measurements that are off by default; None: all of them are off."""
+        self.cache = cache
+        """None: the model has no response cache."""
 
     def accept(self) -> None:
         """Count a request that passed validation; it is pending now."""
@@ -171,6 +178,18 @@ class ModelStatistics:
                 end_ns, request_ns, queue_ns, input_ns, infer_ns, output_ns, is_first=is_first
             )
 
+    def hit(self, request: InferenceRequest, lookup_ns: int, end_ns: int) -> None:
+        """Count a pending request as answered well by the response cache, after a look-up of ``lookup_ns``."""
+        assert self.cache is not None
+        self.num_pending -= 1
+        self.num_succeeded += 1
+        request_ns = end_ns - request.start_ns
+        self.request.observe(request_ns)
+        self.queue.observe(0)
+        self.cache.hit(lookup_ns, end_ns)
+        if self.observer is not None:
+            self.observer.on_first_response(request_ns)
+
     def fail(self, reason: str, duration_ns: int, *, was_pending: bool) -> None:
         """Count a request as failed for ``reason`` (of `FAILURE_REASONS`) ``duration_ns`` after its start.
 
@@ -216,6 +235,8 @@ class ModelStatistics:
     def to_json(self) -> dict[str, Any]:
         """Return this version's element of ``model_stats``. Source: Triton's statistics extension."""
         succeeded = self.num_succeeded
+        cache = self.cache or _NO_CACHE
+        executed = succeeded - cache.num_hits
         return {
             "name": self.name,
             "version": str(self.version),
@@ -226,11 +247,11 @@ class ModelStatistics:
                 "success": _duration(succeeded, self.request.total_ns),
                 "fail": _duration(self.num_failed, self.failure_ns),
                 "queue": _duration(succeeded, self.queue.total_ns),
-                "compute_input": _duration(succeeded, self.compute_input.total_ns),
-                "compute_infer": _duration(succeeded, self.compute_infer.total_ns),
-                "compute_output": _duration(succeeded, self.compute_output.total_ns),
-                "cache_hit": _duration(0, 0),
-                "cache_miss": _duration(0, 0),
+                "compute_input": _duration(executed, self.compute_input.total_ns),
+                "compute_infer": _duration(executed, self.compute_infer.total_ns),
+                "compute_output": _duration(executed, self.compute_output.total_ns),
+                "cache_hit": _duration(cache.num_hits, cache.hit_ns),
+                "cache_miss": _duration(cache.num_misses, cache.miss_ns),
             },
             "response_stats": {},
             "batch_stats": [

@@ -1,0 +1,61 @@
+"""From a response to what a cache may hold: memory that nobody else writes to, and whose size is known.
+
+An array that owns its memory, and that nothing but the response refers to, is kept as it is. Everything else is copied
+once: a view of a batch would hold the whole batch, a block of a model's process its shared memory; a client's region, or
+the buffer that a Python model uses again, may change at any time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from bireme.engine.response_cache.interface import ENTRY_NBYTES, TENSOR_NBYTES, CachedResponse
+from bireme.telemetry.spans import TRACE_PARAMETER
+from bireme.types import Array, InferenceResponse, Parameter, Tensor
+
+_ONLY_HERE: Final = 3
+"""References to an array that only its tensor has, as `sys.getrefcount` sees them in `_keep`: the tensor's, the variable's
+and the argument's."""
+
+
+def keep(response: InferenceResponse) -> CachedResponse:
+    """Return what to put into a cache for ``response``, a good and final one."""
+    outputs = tuple(map(_keep, response.outputs))
+    parameters = _without_trace(response.parameters)
+    nbytes = ENTRY_NBYTES + sum(TENSOR_NBYTES + tensor.nbytes for tensor in outputs)
+    if parameters:
+        nbytes += sum(
+            TENSOR_NBYTES + len(value) * 4 for value in parameters.values() if isinstance(value, str)
+        )
+    return CachedResponse(outputs, parameters, nbytes)
+
+
+def hand_out(outputs: Iterable[Tensor]) -> list[Tensor]:
+    """Return ``outputs`` for one request: its tensors may decode BYTES, and keep that, without the cache growing by it."""
+    return [tensor.renamed(tensor.name) for tensor in outputs]
+
+
+def _keep(tensor: Tensor) -> Tensor:
+    if tensor.datatype == "BYTES":
+        encoded = tensor.to_buffer()
+        # No copy of what is bytes already, as nearly all of them are.
+        return Tensor(tensor.name, "BYTES", tensor.shape, None, bytes(encoded))
+    array = tensor.to_numpy()
+    if sys.getrefcount(array) > _ONLY_HERE or not _owns_its_memory(array):
+        array = np.array(array, order="C")
+    array.flags.writeable = False
+    return Tensor(tensor.name, tensor.datatype, tensor.shape, array)
+
+
+def _owns_its_memory(array: Array) -> bool:
+    return array.base is None and bool(array.flags.owndata) and bool(array.flags.c_contiguous)
+
+
+def _without_trace(parameters: dict[str, Parameter] | None) -> dict[str, Parameter] | None:
+    if not parameters:
+        return None
+    return {name: value for name, value in parameters.items() if name != TRACE_PARAMETER} or None
