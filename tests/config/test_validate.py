@@ -319,6 +319,24 @@ STATES = [
     (
         STATE.format("") * 2,
         "State input name 'i' specified more than once for m: sequence_batching.state",
+        "State output name 'o' specified more than once for m: sequence_batching.state",
+    ),
+    (
+        STATE.format("") + 'control_input { name: "i" control { int32_false_true: [ 0, 1 ] } }',
+        (
+            "State input name 'i' is that of a sequence batching control tensor too for m: "
+            "sequence_batching.state[0].input_name"
+        ),
+    ),
+    (
+        "state { dims: [ 0 ] }",
+        "sequence batching state must specify 'input_name' for m: sequence_batching.state[0].input_name is empty",
+        "sequence batching state must specify 'output_name' for m: sequence_batching.state[0].output_name is empty",
+        "sequence batching state '' must specify 'data_type' for m: sequence_batching.state[0].data_type",
+        (
+            "sequence batching state '' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for "
+            "m: sequence_batching.state[0].dims [0] holds 0"
+        ),
     ),
     (
         STATE.format("use_growable_memory: true"),

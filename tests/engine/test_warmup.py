@@ -1,14 +1,25 @@
 """Warm-up: what runs before a model serves, and how its failure is told."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bireme.backends.interface import ModelContext, Placement
-from bireme.config.model_config import ModelConfig, ModelInput, ModelOutput, ModelWarmup, WarmupInput
+from bireme.config.model_config import (
+    InitialState,
+    ModelConfig,
+    ModelInput,
+    ModelOutput,
+    ModelSequenceBatching,
+    ModelWarmup,
+    SequenceState,
+    WarmupInput,
+)
 from bireme.engine.batch import BatchPlan
+from bireme.engine.sequence_state import read_states
 from bireme.engine.warmup import run_warmup
 from bireme.testing import FakeBackend, FakeInstance, FakeRequestBackend, FakeRequestInstance
 from bireme.types import (
@@ -189,3 +200,21 @@ def test_a_file_of_the_models_warmup_folder_is_data(tmp_path):
     )
 
     assert seen == [[["é".encode(), b"b"]] * 2]
+
+
+def test_states_of_a_sequence_need_no_data_and_begin_as_a_sequence_does():
+    """A sample may give some; what a state is at its start cannot be wrong."""
+    seen = []
+    initial = InitialState("TYPE_FP32", (1,), zero_data=True, name="first")
+    states = tuple(SequenceState(f"in{n}", f"out{n}", "TYPE_FP32", (1,), (initial,) * n) for n in (0, 1))
+    made = replace(
+        config(sample(batch_size=2, in0=WarmupInput("TYPE_FP32", (1,), random_data=True))),
+        sequence_batching=ModelSequenceBatching(state=states),
+    )
+    backend = FakeBackend(lambda inputs: (seen.append(inputs), {"Y": inputs["X"]})[1])
+
+    run_warmup(made, Path(), BatchPlan(made, read_states(made, Path())), instances(backend, made))
+
+    assert [{"X": (2, 2), "in0": (2, 1), "in1": (2, 1)}] == backend.batches
+    assert seen[0]["in0"].any()
+    assert not seen[0]["in1"].any()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bireme.config import ModelConfig
 from bireme.engine.gather import GatherBuffers, make_gather
 from bireme.engine.scatter import make_scatter
+from bireme.engine.sequence_state import SequenceStates
 
 __all__ = ["BatchPlan", "GatherBuffers"]
 
@@ -21,11 +22,14 @@ class BatchPlan:
 
     ``scatter(outputs, requests)`` returns for each request its wanted outputs in the config's order (views of
     ``outputs``), or the error to answer it with.
+
+    ``states`` are what the server carries from one request of a sequence to the next; None: nothing.
     """
 
-    __slots__ = ("gather", "scatter")
+    __slots__ = ("gather", "scatter", "states")
 
-    def __init__(self, config: ModelConfig) -> None:
-        """Plan for ``config``, which is final and valid."""
+    def __init__(self, config: ModelConfig, states: SequenceStates | None = None) -> None:
+        """Plan for ``config``, which is final and valid; ``states`` are those of `read_states`."""
+        self.states = states
         self.gather = make_gather(config)
         self.scatter = make_scatter(config)

@@ -75,14 +75,17 @@ def gather_plain(
             inputs[name] = tensor.to_numpy()
         return inputs
     for name in first:
-        inputs[name] = _join(
+        inputs[name] = join_rows(
             name, [request.inputs[name].to_numpy() for request in requests], batch_size, buffers
         )
     return inputs
 
 
-def _join(name: str, arrays: list[Array], num_rows: int, buffers: GatherBuffers) -> Array:
-    """Return ``arrays``, of ``num_rows`` rows in all, below one another; a single one as it is."""
+def join_rows(name: str, arrays: list[Array], num_rows: int, buffers: GatherBuffers) -> Array:
+    """Return ``arrays``, of ``num_rows`` rows in all, below one another; a single one as it is.
+
+    ``name`` is that of the buffer that they are copied into.
+    """
     first = arrays[0]
     if len(arrays) == 1:
         return first
@@ -121,9 +124,9 @@ class SpecialGather:
         for name, arrays in sources.items():
             if name in self._ragged:
                 flat = [array.reshape(-1) for array in arrays]
-                inputs[name] = _join(name, flat, sum(map(len, flat)), buffers)
+                inputs[name] = join_rows(name, flat, sum(map(len, flat)), buffers)
             else:
-                inputs[name] = _join(name, arrays, batch_size, buffers)
+                inputs[name] = join_rows(name, arrays, batch_size, buffers)
         for plan in self._batch_inputs:
             value = plan.make([array.shape for array in sources[plan.source]])
             inputs.update(dict.fromkeys(plan.targets, value))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from bireme.backends.interface import Backend, Instance, LoadedModel, ModelContext, Placement, RequestInstance
 from bireme.config import ModelConfig, apply_autocomplete, read_labels, validate
 from bireme.engine.batch import BatchPlan
+from bireme.engine.sequence_state import read_states
 from bireme.engine.warmup import run_warmup
 from bireme.scheduling import Scheduler, build_scheduler
 from bireme.types import Execution
@@ -69,7 +70,8 @@ def load_version(ctx: ModelContext, backend: Backend, *, auto_complete: bool) ->
         scheduler = build_scheduler(
             config, hold_until=int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
         )
-        prepared = PreparedModel(ctx.name, ctx.version, config, loaded, scheduler, BatchPlan(config), [])
+        plan = BatchPlan(config, read_states(config, ctx.model_dir))
+        prepared = PreparedModel(ctx.name, ctx.version, config, loaded, scheduler, plan, [])
         for placement, passive in placements(config):
             instance = loaded.create_instance(placement)
             undo.callback(instance.close)

@@ -72,7 +72,7 @@ class _GeneralScatter:
     """Scatters any batch of any model, and says what is wrong where the fast way gave up."""
 
     def __init__(self, config: ModelConfig) -> None:
-        self._outputs = [_OutputPlan(config, output) for output in config.output]
+        self._outputs = [OutputPlan(config, output) for output in config.output]
 
     def __call__(self, outputs: Outputs, requests: list[InferenceRequest]) -> list[Result]:
         """Return for each request its wanted outputs in the config's order, or why it has none."""
@@ -94,7 +94,7 @@ class _GeneralScatter:
         return results
 
 
-class _OutputPlan:
+class OutputPlan:
     """Checks one output of a batch and cuts it into the requests' pieces."""
 
     def __init__(self, config: ModelConfig, output: ModelOutput) -> None:

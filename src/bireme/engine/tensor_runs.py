@@ -32,6 +32,10 @@ class TensorRuns:
         execution.compute_start_ns = _now_ns()
         try:
             inputs = self._plan.gather(requests, execution.batch_size, slot.buffers)
+            states = self._plan.states
+            if states is not None:
+                sequences = execution.sequence_slots or [None] * len(requests)
+                states.add_inputs(inputs, sequences, slot.buffers)
             execution.compute_input_end_ns = _now_ns()
             cpu_start_ns = _cpu_ns() if self._measures_cpu else 0
             targets = requests[0].targets
@@ -43,6 +47,8 @@ class TensorRuns:
             if self._measures_cpu:
                 execution.cpu_ns = _cpu_ns() - cpu_start_ns
             results: Results = self._plan.scatter(outputs, requests)
+            if states is not None:
+                states.keep(outputs, inputs, requests, sequences, results)
         except Exception as error:  # noqa: BLE001 - whatever a framework raises becomes the answer
             results = [self._failure(error)] * len(requests)
             failed_ns = _now_ns()

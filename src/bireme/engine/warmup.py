@@ -20,6 +20,7 @@ from bireme.engine.batch import BatchPlan, GatherBuffers
 from bireme.engine.warmup_data import make_warmup_tensor
 from bireme.telemetry.log import get_logger
 from bireme.types import (
+    Array,
     BiremeError,
     Execution,
     InferenceRequest,
@@ -111,7 +112,12 @@ def _execute(
             host.loop.call_soon_threadsafe(begin)
         sink.wait()
     else:
-        arrays = plan.gather(requests, len(requests), GatherBuffers())
+        buffers = GatherBuffers()
+        arrays = plan.gather(requests, len(requests), buffers)
+        if plan.states is not None:
+            states: dict[str, Array] = {}
+            plan.states.add_inputs(states, [None] * len(requests), buffers)
+            arrays = states | arrays  # the sample may give some itself
         execution.compute_input_end_ns = time.monotonic_ns()
         outputs = instance.execute(arrays)
         execution.compute_output_start_ns = time.monotonic_ns()

@@ -15,6 +15,7 @@ from bireme.config.model_config import (
     SequenceControlInput,
     SequenceState,
 )
+from bireme.config.state_tensors import with_state_tensors
 
 FP32 = "tensor(float)"
 
@@ -227,12 +228,45 @@ def test_a_batch_output_has_any_shape():
     assert find_faults(config, signature({}, {"Y": (7,)})) == []
 
 
-def test_control_and_state_inputs_are_inputs_of_the_file():
-    sequence = ModelSequenceBatching(
-        control_input=(SequenceControlInput("START"),), state=(SequenceState("IN", "OUT"),)
-    )
+def test_control_inputs_are_inputs_of_the_file():
+    sequence = ModelSequenceBatching(control_input=(SequenceControlInput("START"),))
 
-    assert find_faults(ModelConfig(sequence_batching=sequence), signature({"START": (1,), "IN": (1,)})) == []
-    assert find_faults(ModelConfig(sequence_batching=sequence), signature({"START": (1,)})) == [
-        "sequence control or state input 'IN' is in the config, but not in the model file, which has 'START'"
+    assert find_faults(ModelConfig(sequence_batching=sequence), signature({"START": (1,)})) == []
+    assert find_faults(ModelConfig(sequence_batching=sequence), signature({"IN": (1,)})) == [
+        "sequence control input 'START' is in the config, but not in the model file, which has 'IN'",
+        (
+            "the model file needs input 'IN' (tensor(float), shape [1]), which the config does not list; it lists "
+            "'START'"
+        ),
     ]
+
+
+def faults_of_state(state: SequenceState, inputs, outputs, max_batch_size=0, **types) -> list[str]:
+    config = ModelConfig(
+        max_batch_size=max_batch_size, sequence_batching=ModelSequenceBatching(state=(state,))
+    )
+    return find_faults(with_state_tensors(config), signature(inputs, outputs, **types))
+
+
+def test_states_are_inputs_and_outputs_of_the_file():
+    state = SequenceState("IN", "OUT", "TYPE_FP32", (2,))
+
+    assert faults_of_state(state, {"IN": (2,)}, {"OUT": (2,)}) == []
+    assert faults_of_state(state, {"IN": (-1, 2)}, {"OUT": (-1, 2)}, 8) == []
+    assert faults_of_state(state, {}, {"OUT": (2,)}) == [
+        "input 'IN' is in the config, but not in the model file, which has none"
+    ]
+    assert faults_of_state(state, {"IN": (2,)}, {}) == [
+        "output 'OUT' is in the config, but not in the model file, which has none"
+    ]
+    assert faults_of_state(state, {"IN": (2,)}, {"OUT": (2,)}, OUT="tensor(double)") == [
+        "output 'OUT': the config's data_type is TYPE_FP32, but the model file has TYPE_FP64"
+    ]
+
+
+def test_a_state_whose_batch_axis_is_not_the_first_cannot_be_batched():
+    state = SequenceState("IN", "OUT", "TYPE_FP32", (2, 1, 128))
+
+    assert faults_of_state(state, {"IN": (2, -1, 128)}, {"OUT": (2, -1, 128)}) == []
+    found = faults_of_state(state, {"IN": (2, -1, 128)}, {"OUT": (2, -1, 128)}, 8)
+    assert [True, True] == ["needs a dynamic first dimension" in fault for fault in found]

@@ -21,6 +21,7 @@ from bireme.backends.onnxruntime.session import open_session
 from bireme.backends.onnxruntime.settings import ModelSettings, read_backend_settings, read_model_settings
 from bireme.backends.onnxruntime.signature import Signature, complete, quoted
 from bireme.config import ModelConfig
+from bireme.config.state_tensors import with_state_tensors
 from bireme.ipc.cpu_limit import cpu_limit
 from bireme.types import InvalidArgument, NotFound, Unsupported
 
@@ -56,7 +57,7 @@ class OnnxModel:
         self._session = session
         self._settings = settings
         self._default_max_batch_size = default_max_batch_size
-        self._config = ctx.config
+        self._config = with_state_tensors(ctx.config)
         self.signature = Signature.from_session(session)
         """What the file declares."""
 
@@ -67,14 +68,15 @@ class OnnxModel:
             InvalidArgument: the config asks for batching and the file cannot batch.
             Unsupported: an input or output to fill in is no tensor.
         """
-        self._config = complete(config, self.signature, self._default_max_batch_size)
-        if self._config.max_batch_size != config.max_batch_size:
+        completed = complete(config, self.signature, self._default_max_batch_size)
+        if completed.max_batch_size != config.max_batch_size:
             log.info(
                 "model '%s': max_batch_size is set to %d, since the model file batches and the config gives none",
                 config.name,
-                self._config.max_batch_size,
+                completed.max_batch_size,
             )
-        return self._config
+        self._config = with_state_tensors(completed)
+        return completed
 
     def check_config(self, config: ModelConfig) -> None:
         """Compare the final config with the file.
@@ -82,6 +84,7 @@ class OnnxModel:
         Raises:
             InvalidArgument: tells all faults, each with what the config says and what the file has.
         """
+        config = with_state_tensors(config)
         faults = find_faults(config, self.signature)
         if faults:
             raise InvalidArgument(f"unable to load model '{config.name}': {'; '.join(faults)}")

@@ -16,6 +16,7 @@ from bireme.backends.onnxruntime.signature import GraphTensor, Signature, quoted
 from bireme.config import ModelConfig
 from bireme.config.faults import near_name
 from bireme.config.model_config import ModelInput, ModelOutput
+from bireme.config.state_tensors import server_inputs
 from bireme.types import datatypes
 
 _BATCH_INPUT_RANKS: Mapping[str, int] = {"BATCH_ITEM_SHAPE": 2}
@@ -90,13 +91,13 @@ def _batch_input_faults(config: ModelConfig, signature: Signature) -> Iterator[s
 
 
 def _control_faults(config: ModelConfig, signature: Signature) -> Iterator[str]:
-    for name in _control_inputs(config):
-        if name not in signature.inputs:
-            yield _unknown("sequence control or state input", name, signature.inputs)
+    for control in config.sequence_batching.control_input if config.sequence_batching is not None else ():
+        if control.name not in signature.inputs:
+            yield _unknown("sequence control input", control.name, signature.inputs)
 
 
 def _missing_inputs(config: ModelConfig, signature: Signature) -> Iterator[str]:
-    given = {tensor.name for tensor in config.input} | set(_control_inputs(config))
+    given = {tensor.name for tensor in config.input} | server_inputs(config)
     given.update(name for entry in config.batch_input for name in entry.target_name)
     for name, tensor in signature.inputs.items():
         if name not in given:
@@ -104,14 +105,6 @@ def _missing_inputs(config: ModelConfig, signature: Signature) -> Iterator[str]:
                 f"the model file needs input '{name}' ({tensor.onnx_type}, shape {list(tensor.shape)}), which the config "
                 f"does not list; it lists {quoted(sorted(given))}"
             )
-
-
-def _control_inputs(config: ModelConfig) -> Iterator[str]:
-    if config.sequence_batching is not None:
-        for control in config.sequence_batching.control_input:
-            yield control.name
-        for state in config.sequence_batching.state:
-            yield state.input_name
 
 
 def _unknown(kind: str, name: str, known: Mapping[str, GraphTensor]) -> str:

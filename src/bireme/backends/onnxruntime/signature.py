@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from bireme.config import ModelConfig
 from bireme.config.model_config import ModelDynamicBatching, ModelInput, ModelOutput, ModelTensorReshape
+from bireme.config.state_tensors import server_inputs, server_outputs
 from bireme.types import InvalidArgument, Unsupported, datatypes
 
 _DATATYPES: Final = {
@@ -89,7 +90,8 @@ class Signature:
 def complete(config: ModelConfig, signature: Signature, default_max_batch_size: int) -> ModelConfig:
     """Return ``config`` with batching, inputs and outputs filled in where it leaves them open.
 
-    A config that lists inputs and outputs is left as it is.
+    A config that lists inputs and outputs is left as it is. Sequence controls and implicit state are neither: no client sends
+    or gets them.
 
     Raises:
         InvalidArgument: it asks for batching and the file cannot batch.
@@ -150,7 +152,10 @@ def _described(
 
     A tensor that has no dimension left becomes ``dims: [1]``, reshaped to nothing when there is a batch dimension.
     """
+    own = server_inputs(config) if kind == "input" else server_outputs(config)
     for tensor in tensors.values():
+        if tensor.name in own:
+            continue
         if tensor.datatype is None:
             usable = [other.name for other in tensors.values() if other.datatype is not None]
             raise Unsupported(

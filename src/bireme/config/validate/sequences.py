@@ -30,10 +30,7 @@ def find_faults(config: ModelConfig) -> Iterator[str]:
         return
     yield from _control_tensors(batching, config.name)
     yield from _strategies(batching, config)
-    names = Counter(state.input_name for state in batching.state)
-    for name, count in names.items():
-        if count > 1:
-            yield f"State input name '{name}' specified more than once for {config.name}: sequence_batching.state"
+    yield from _state_names(batching, config)
     for index, state in enumerate(batching.state):
         yield from _state(state, f"sequence_batching.state[{index}]", config.name)
 
@@ -112,7 +109,36 @@ def _strategies(batching: ModelSequenceBatching, config: ModelConfig) -> Iterato
         )
 
 
+def _state_names(batching: ModelSequenceBatching, config: ModelConfig) -> Iterator[str]:
+    """Check that no tensor is two things at once; of two states with one output, Triton ignores the second."""
+    for kind in ("input", "output"):
+        names = Counter(getattr(state, f"{kind}_name") for state in batching.state)
+        for name, count in names.items():
+            if count > 1 and name:
+                yield f"State {kind} name '{name}' specified more than once for {config.name}: sequence_batching.state"
+    controls = {control.name for control in batching.control_input}
+    made = {name for entry in config.batch_input for name in entry.target_name}
+    for index, state in enumerate(batching.state):
+        for names, what in ((controls, "sequence batching control"), (made, "batch input")):
+            if state.input_name and state.input_name in names:
+                yield (
+                    f"State input name '{state.input_name}' is that of a {what} tensor too for {config.name}: "
+                    f"sequence_batching.state[{index}].input_name"
+                )
+
+
 def _state(state: SequenceState, path: str, model: str) -> Iterator[str]:
+    for field in ("input_name", "output_name"):
+        if not getattr(state, field):
+            yield f"sequence batching state must specify '{field}' for {model}: {path}.{field} is empty"
+    if state.data_type == "TYPE_INVALID":
+        yield f"sequence batching state '{state.input_name}' must specify 'data_type' for {model}: {path}.data_type"
+    bad_dims = [dim for dim in state.dims if dim < 1 and dim != -1]
+    if bad_dims:
+        yield (
+            f"sequence batching state '{state.input_name}' dimension must be integer >= 1, or -1 to indicate a "
+            f"variable-size dimension for {model}: {path}.dims {list(state.dims)} holds {bad_dims[0]}"
+        )
     if state.use_growable_memory and not state.use_same_buffer_for_input_output:
         yield (
             f"In order to 'use_growable_memory', you must also enable 'use_same_buffer_for_input_output' for state "
