@@ -162,6 +162,34 @@ def test_what_is_not_supported_yet_is_a_fault(tmp_path):
     ].faults
 
 
+def test_repository_agents_work_as_in_a_load(tmp_path):
+    agent = tmp_path / "agents" / "fetch" / "agent.py"
+    agent.parent.mkdir(parents=True)
+    agent.write_text("""
+import shutil
+from bireme.repository.agents import RepositoryAgent
+
+class Agent(RepositoryAgent):
+    def load(self):
+        folder = self.model.make_directory()
+        return shutil.copytree(self.model.directory / "hidden", folder, dirs_exist_ok=True)
+""")
+    models = tmp_path / "models"
+    hidden = 'backend: "onnxruntime" model_repository_agents { agents [{ name: "fetch" }] }'
+    model_dir = add_model(models, "hidden", save_add, config=hidden)
+    (model_dir / "hidden").mkdir()
+    (model_dir / "1").rename(model_dir / "hidden" / "1")
+    digest = 'model_repository_agents { agents [{ name: "checksum" parameters { key: "MD5:1/model.onnx" value: "0" } }] }'
+    add_model(models, "changed", save_add, config=digest)
+
+    found = check(models, repoagent_directory=str(tmp_path / "agents"))
+
+    assert [] == found["hidden"].faults
+    assert (1,) == found["hidden"].versions
+    (fault,) = found["changed"].faults
+    assert "Mismatched MD5 hash for file 1/model.onnx, expect: 0" in fault
+
+
 def add_ensemble(
     root: Path, name: str, *models: str, datatype: str = "FP32", version_dir: bool = True
 ) -> None:

@@ -38,6 +38,7 @@ from bireme.repository import (
     no_versions,
     select_versions,
 )
+from bireme.repository.agents import AgentChain, AgentRegistry
 from bireme.repository.layout import CONFIG_FILE, config_path, list_versions
 from bireme.types import BiremeError, InvalidArgument
 
@@ -110,6 +111,7 @@ class _ModelCheck:
         self._opens_models = opens_models
         self._auto_complete = not options.disable_auto_complete_config
         self._report = self.report = ModelReport(name, str(model_dir))
+        self._agents: AgentChain | None = None
         self._config: ModelConfig | None = None
         self._finals: dict[int, ModelConfig] = {}
         self._places: Places | None = None
@@ -154,6 +156,8 @@ class _ModelCheck:
                 self._check_version(config, version)
             elif not self._opens_models:
                 self._finals[version] = config
+        if self._agents is not None:
+            self._agents.end()
         return self._report
 
     def _read_config(self, first_version: str | None) -> ModelConfig | None:
@@ -198,10 +202,23 @@ class _ModelCheck:
                 self._add(no_versions(self._name, config.version_policy, self._dir, available))
             return
         rules = ConfigRules(self._options.model_config_name, self._auto_complete)
+        agents = AgentRegistry(self._options.repoagent_directory)
         try:
-            plan_load(self._name, LoadOverride(), catalogue=self._catalogue, rules=rules, loaded=None)
+            plan = plan_load(
+                self._name,
+                LoadOverride(),
+                catalogue=self._catalogue,
+                rules=rules,
+                loaded=None,
+                agents=agents,
+            )
         except BiremeError as error:
             self._add(error.message)
+            return
+        if plan is not None and plan.source.agents is not None:
+            self._agents = plan.source.agents
+            self._dir = plan.source.directory.path
+            self._report.versions = plan.versions
 
     def _check_version(self, config: ModelConfig, version: int) -> None:
         version_dir = self._dir / str(version)
