@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
+from bireme.engine.request_deadlines import RequestDeadlines
 from bireme.scheduling import ResponseOrder
 from bireme.telemetry import ModelStatistics
 from bireme.telemetry.spans import end_span, note_response
@@ -13,6 +14,7 @@ from bireme.types import (
     BackendFailed,
     BiremeError,
     Cancelled,
+    DeadlineExceeded,
     Execution,
     InferenceRequest,
     InferenceResponse,
@@ -36,6 +38,7 @@ class Answers:
         "_order",
         "_owner",
         "_version",
+        "deadlines",
         "num_given_up",
         "num_open",
         "statistics",
@@ -52,6 +55,7 @@ class Answers:
         is_ensemble: bool,
         order: ResponseOrder | None,
         on_idle: Callable[[], None],
+        deadlines: RequestDeadlines,
         failure_reason: str = BackendFailed.reason,
     ) -> None:
         """``owner`` is what open requests are marked with. ``on_idle`` is called whenever none is open any more.
@@ -66,6 +70,7 @@ class Answers:
         self._order = order
         self._on_idle = on_idle
         self._failure_reason = failure_reason
+        self.deadlines = deadlines
         self.statistics = statistics
         self.num_open = 0
         self.num_given_up = 0
@@ -75,10 +80,13 @@ class Answers:
         """Let go of the owner: it has no open requests, and will have none."""
         self._owner = None
         self._on_idle = _do_nothing
+        self.deadlines.close()
 
     def open(self, request: InferenceRequest) -> None:
         """``request`` has been accepted."""
         self.num_open += 1
+        if request.deadline_ns or self.deadlines.default_ns:
+            self.deadlines.add(request, request.queue_ns)
         if self._order is not None:
             self._order.admit(request)
 
@@ -95,6 +103,8 @@ class Answers:
         # A request is counted when its answer is on its way: nobody can ask before that is done.
         for request, result in zip(requests, results, strict=True):
             request.execution = execution
+            if request.failure is not None:
+                result = request.failure  # noqa: PLW2901 (it has been answered meanwhile)
             if isinstance(result, BiremeError):
                 self._respond(request, InferenceResponse(self._name, self._version, request.id, error=result))
                 statistics.fail(result.reason, end_ns - request.start_ns, was_pending=False)
@@ -114,6 +124,19 @@ class Answers:
     def fail(self, request: InferenceRequest, error: BiremeError) -> None:
         """Answer a request that runs, if it is still open, finally."""
         self.respond(request, InferenceResponse(self._name, self._version, request.id, error=error))
+
+    def answer_early(self, request: InferenceRequest, error: BiremeError) -> None:
+        """Let the caller wait no longer. The request stays open until what runs for it has ended, and nobody hears of that."""
+        request.failure = error
+        response = InferenceResponse(self._name, self._version, request.id, error=error)
+        if request.trace is not None:
+            self._end_trace(request, response)
+            request.trace = None
+        respond, request.respond = request.respond, _drop
+        try:
+            respond(request, response)
+        except Exception as fault:  # noqa: BLE001 (logged)
+            self._note_fault(request, fault)
 
     def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
         """Pass on what an instance answers; of a model that answers once, when it says that there are no more."""
@@ -156,8 +179,8 @@ class Answers:
         """Count a request that has got its final response, maybe before its execution has ended."""
         if request.failure is not None:
             # Whatever a model or its process answers is the backend's failure, also where its code blames the request.
-            cancelled = isinstance(request.failure, Cancelled)
-            reason = Cancelled.reason if cancelled else self._failure_reason
+            cancelled = isinstance(request.failure, (Cancelled, DeadlineExceeded))
+            reason = request.failure.reason if cancelled else self._failure_reason
             self.statistics.fail(reason, now_ns - request.start_ns, was_pending=False)
             return
         execution = request.execution
@@ -181,22 +204,34 @@ class Answers:
         if response.final:
             self._end(request)
             if request.trace is not None:
-                request.trace.set_model(
-                    self._name, self._version, is_decoupled=self._is_decoupled, is_ensemble=self._is_ensemble
-                )
-                end_span(request, response)
+                self._end_trace(request, response)
         try:
             request.respond(request, response)
-        except Exception:  # one caller's fault must not cost the batch's other requests their answers
-            log.exception(
-                "model '%s': the caller of request '%s' failed to take its response", self._name, request.id
-            )
+        except Exception as error:  # noqa: BLE001 (one caller's fault must not cost the others of the batch their answers)
+            self._note_fault(request, error)
         if self.num_open == 0:
             self._on_idle()
+
+    def _end_trace(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        assert request.trace is not None
+        request.trace.set_model(
+            self._name, self._version, is_decoupled=self._is_decoupled, is_ensemble=self._is_ensemble
+        )
+        end_span(request, response)
+
+    def _note_fault(self, request: InferenceRequest, error: Exception) -> None:
+        log.error(
+            "model '%s': the caller of request '%s' failed to take its response",
+            self._name,
+            request.id,
+            exc_info=error,
+        )
 
     def _end(self, request: InferenceRequest) -> None:
         request.owner = request.instance = None
         self.num_open -= 1
+        if request.deadline_ns:
+            self.deadlines.discard(request)
         if request.parent is not None:
             forget_call(request, request.parent)
         if request.cancelled and request.execution is not None:
@@ -211,3 +246,7 @@ def forget_call(request: InferenceRequest, caller: Execution) -> None:
 
 def _do_nothing() -> None:
     pass
+
+
+def _drop(request: InferenceRequest, response: InferenceResponse) -> None:
+    """Take a response that comes too late."""

@@ -45,7 +45,7 @@ class DirectCalls:
         """
         model = self._model
         pool = model.pool
-        if not model.is_free_for_calls():
+        if not model.is_free_for_calls(request):
             return None
         try:
             slot = pool.free.pop()

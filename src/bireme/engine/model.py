@@ -22,6 +22,7 @@ from bireme.engine.direct_calls import DirectCalls
 from bireme.engine.instance_pool import InstancePool
 from bireme.engine.instances import RequestSlot, Results, Slot, TensorSlot
 from bireme.engine.loading import PreparedModel
+from bireme.engine.request_deadlines import RequestDeadlines, default_deadline_ns, inherit_deadline
 from bireme.engine.tensor_runs import TensorRuns
 from bireme.engine.timer import Deadline, DeadlineTimer
 from bireme.engine.validation import RequestValidator
@@ -32,6 +33,7 @@ from bireme.types import (
     BackendFailed,
     BiremeError,
     Cancelled,
+    DeadlineExceeded,
     Execution,
     InferenceRequest,
     QueueFull,
@@ -92,6 +94,7 @@ class Model:
             is_ensemble=prepared.config.ensemble_scheduling is not None,
             order=ResponseOrder() if batching is not None and batching.preserve_ordering else None,
             on_idle=self._note_idle,
+            deadlines=RequestDeadlines(timer, default_deadline_ns(prepared.config), self._expire),
             # An ensemble's failures are those of its members, where they count with their own reasons. Source: Triton.
             failure_reason=(
                 BackendFailed if prepared.config.ensemble_scheduling is None else BiremeError
@@ -197,6 +200,8 @@ class Model:
                 f"({len(self.pool.slots)}) wait for the model that calls; more instances (instance_group count) or an "
                 "'async def execute' let it go on"
             )
+        if caller.requests and caller.requests[0].deadline_ns > 0:
+            inherit_deadline(request, caller)
         if caller.calls is None:
             caller.calls = set()
         caller.calls.add(request)
@@ -213,19 +218,29 @@ class Model:
 
     def cancel(self, request: InferenceRequest) -> None:
         """Take ``request`` back: one that waits is answered `Cancelled` at once, one that runs is flagged."""
-        if request.cancelled:
-            return
+        if not request.cancelled:
+            error = Cancelled(f"{request.id_prefix}the request was cancelled while it was queued")
+            self._take_back(request, error)
+
+    def _take_back(self, request: InferenceRequest, error: BiremeError) -> None:
         request.cancelled = True
         if self._scheduler.cancel(request):
-            self._answers.refuse(
-                request, Cancelled(f"{request.id_prefix}the request was cancelled while it was queued")
-            )
+            self._answers.refuse(request, error)
             if self._scheduler.num_waiting:
                 self._dispatch_soon()  # without it, the rest may be a batch that need not wait longer
             return
         self._answers.num_given_up += 1
         if request.instance is not None:
             request.instance.cancel(request)
+
+    def _expire(self, request: InferenceRequest) -> None:
+        """Answer ``request``, whose deadline has passed, and take it back. Code that has it may go on for a while."""
+        where = "while it was queued" if request.execution is None else "while it ran"
+        error = DeadlineExceeded(f"{request.id_prefix}the request's deadline has passed {where}")
+        self._answers.answer_early(request, error)
+        if not request.cancelled:
+            self._take_back(request, error)
+        self.resume(request)
 
     def hold(self, request: InferenceRequest) -> None:
         """Let the instance that has ``request`` send no more responses to it, until `resume`."""
@@ -402,9 +417,13 @@ class Model:
 
     # What direct calls need to know, on any thread.
 
-    def is_free_for_calls(self) -> bool:
-        """Whether a call may go past the queue: requests are accepted, and none waits."""
-        return self._refusal is None and self._scheduler.num_waiting == 0
+    def is_free_for_calls(self, request: InferenceRequest) -> bool:
+        """Whether a call may go past the queue: requests are accepted, none waits, and this one may take its time."""
+        return (
+            self._refusal is None
+            and self._scheduler.num_waiting == 0
+            and not self._answers.deadlines.concern(request)
+        )
 
     def refuses(self) -> bool:
         """Whether no request is accepted now."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from bireme.config import ModelConfig
 from bireme.engine.load_plan import LoadOverride
+from bireme.engine.request_deadlines import DEADLINE_PARAMETER, take_deadline
 from bireme.telemetry import spans
 from bireme.types import BiremeError, InferenceRequest, InferenceResponse, Unavailable
 
@@ -41,6 +42,8 @@ class ModelHost:
         if request.parent is not None:
             spans.begin_call(request, request.parent)
         try:
+            if request.parameters is not None and DEADLINE_PARAMETER in request.parameters:
+                take_deadline(request)
             name, version = request.model_name, request.model_version
             model = self._look_up(name, version) or self.lifecycle.table.find_lingering(name, version)
             if model is None:

@@ -40,12 +40,12 @@ from bireme.engine.model import Model
 from bireme.engine.model_control import ModelControl
 from bireme.engine.model_host import ModelHost
 from bireme.engine.options import ModelControlMode, ServerOptions
+from bireme.engine.request_deadlines import take_parameters
 from bireme.engine.server_state import ServerState
 from bireme.ipc.arena import Arena
 from bireme.ipc.shared_memory import SharedMemoryRegions
 from bireme.repository import Catalogue
 from bireme.telemetry import ServerMetrics
-from bireme.telemetry.spans import TRACE_PARAMETER, begin_trace
 from bireme.types import (
     BiremeError,
     InferenceRequest,
@@ -249,8 +249,8 @@ class Server:
             model = self._versions.get((request.model_name, version))
         if model is None:
             raise self._refusal(request.model_name, version, request.id_prefix)
-        if request.parameters is not None and TRACE_PARAMETER in request.parameters:
-            begin_trace(request)
+        if request.parameters is not None:
+            take_parameters(request)
         model.enqueue(request)
 
     def cancel(self, request: InferenceRequest) -> None:

@@ -72,6 +72,13 @@ class Cancelled(BiremeError):
     reason = "CANCELED"
 
 
+class DeadlineExceeded(BiremeError):
+    """The answer was not there when the client, or the model's config, wanted it at the latest."""
+
+    code = "DEADLINE_EXCEEDED"
+    reason = "CANCELED"
+
+
 class Internal(BiremeError):
     """Bireme is at fault, or something that it could not foresee. Logged with its traceback."""
 

@@ -68,6 +68,7 @@ class InferenceRequest:
         "batch_size",
         "cancelled",
         "context",
+        "deadline_ns",
         "execution",
         "failure",
         "held",
@@ -145,6 +146,8 @@ class InferenceRequest:
         """Requests share a batch only if their keys are equal."""
         self.cancelled = False
         self.owner: Any = None
+        self.deadline_ns = 0
+        """When the caller wants the answer at the latest, of ``time.monotonic_ns``. 0: the model decides; negative: never."""
         """The model that holds the request, from acceptance to the final response."""
         self.start_ns = 0
         self.queue_ns = 0

@@ -21,6 +21,7 @@ STATUS_BY_CODE: Final = MappingProxyType(
         "INTERNAL": Status.INTERNAL,
         "UNSUPPORTED": Status.UNIMPLEMENTED,
         "UNAVAILABLE": Status.UNAVAILABLE,
+        "DEADLINE_EXCEEDED": Status.DEADLINE_EXCEEDED,
     }
 )
 """gRPC status of every error code (`BiremeError.code`)."""

@@ -20,6 +20,7 @@ STATUS_BY_CODE: Final = MappingProxyType(
         "INTERNAL": 500,
         "UNSUPPORTED": 501,
         "UNAVAILABLE": 503,
+        "DEADLINE_EXCEEDED": 503,
     }
 )
 """HTTP status of every error code (`BiremeError.code`)."""

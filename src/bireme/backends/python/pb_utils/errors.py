@@ -68,4 +68,6 @@ class TritonError:
 
 def error_from_code(code: str, message: str) -> TritonError:
     """Return the error that models see for one of `bireme.types`; ``code`` is that error's own."""
+    if code == "DEADLINE_EXCEEDED":  # Triton has no such code
+        return TritonError(message, ErrorCode.UNAVAILABLE)
     return TritonError(message, ErrorCode.__members__.get(code, ErrorCode.INTERNAL))
