@@ -397,15 +397,22 @@ class TritonPythonModel:
 """
 
 
+IN_THREADS = {
+    "process": "^$",
+    "thread": ".",
+    "mixed": "^(b|c|sum|sender|nb|calls_chain)$",
+    "slow in thread": "^(short|late|ranked|slow|sender|calls_.*|lone)$",
+}
+"""By mode, the names of the models that run in threads."""
+
+
 class EnsembleServer(PythonServer):
     """A server of what ``write`` puts into its repository; everything is loaded."""
 
     def __init__(self, root: Path, write: Callable[[Repository], None], *, mode: str = "process") -> None:
         (root / "models").mkdir()
-        in_thread = {"process": "", "thread": ".", "mixed": "^(b|c|sum|sender|nb|calls_chain)$"}[mode]
-        self.repository = Repository(
-            root / "models", lambda name: bool(in_thread and re.search(in_thread, name))
-        )
+        in_thread = IN_THREADS[mode]
+        self.repository = Repository(root / "models", lambda name: bool(re.search(in_thread, name)))
         write(self.repository)
         super().__init__(root, "--load-model=*", "--allow-client-shm=true")
 

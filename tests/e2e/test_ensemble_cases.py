@@ -84,9 +84,12 @@ def build(models: Repository) -> None:
     models.ensemble("onnx_twice", chain("onnx", "onnx"))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnsembleServer]:
-    with running(EnsembleServer(tmp_path_factory.mktemp("ensembles"), build)) as server:
+@pytest.fixture(scope="module", params=["process", "slow in thread"])
+def server(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[EnsembleServer]:
+    """A server whose slow models run in processes or in threads; the others, in processes."""
+    with running(EnsembleServer(tmp_path_factory.mktemp("ensembles"), build, mode=request.param)) as server:
         yield server
         lines = [
             line
@@ -198,20 +201,19 @@ def test_queue_timeout_of_a_member_is_on_time(server, background, parameters, se
 
 def test_priority_counts_at_the_member(server, background):
     taken = Taken(server, background, "ranked", "to_ranked")
-    order: list[str] = []
 
-    def ask(name: str, priority: int) -> None:
+    def ask(name: str, priority: int) -> Future[Reply]:
         before = pending(server, "ranked")
-        code = {"ranked": "answer = reply(x)", "priority": priority}
+        code = {"ranked": f"signal_file('order', '{name}'); answer = reply(x)", "priority": priority}
         answer = background(server.ask, "to_ranked", {"X": [1]}, parameters=code)
-        answer.add_done_callback(lambda _: order.append(name))
         wait_until(lambda: pending(server, "ranked") == before + 1)
+        return answer
 
-    ask("low", 2)
-    ask("high", 1)
+    answers = [ask("low", 2), ask("high", 1)]
     taken.let_go()
-    wait_until(lambda: len(order) == 2)
-    assert order == ["high", "low"]
+    for answer in answers:
+        assert answer.result(5).values == [2]
+    assert server.wait_signal("order").split() == ["high", "low"]
 
 
 # Deaths
