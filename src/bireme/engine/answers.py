@@ -18,6 +18,7 @@ from bireme.types import (
     Execution,
     InferenceRequest,
     InferenceResponse,
+    Parameter,
     Tensor,
 )
 
@@ -115,6 +116,22 @@ class Answers:
         # Source: Triton's backends report a batch unless all of its requests failed.
         if any_succeeded:
             statistics.finish_execution(execution)
+
+    def answer_hit(
+        self,
+        request: InferenceRequest,
+        outputs: list[Tensor],
+        parameters: dict[str, Parameter] | None,
+        lookup_ns: int,
+    ) -> None:
+        """Answer a request out of the response cache, after a look-up of ``lookup_ns``, and count it."""
+        self._respond(
+            request,
+            InferenceResponse(
+                self._name, self._version, request.id, outputs, parameters=parameters and dict(parameters)
+            ),
+        )
+        self.statistics.hit(request, lookup_ns, _now_ns())
 
     def refuse(self, request: InferenceRequest, error: BiremeError) -> None:
         """Answer a request that never ran."""

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bireme.backends.interface import Instance, Placement, RequestInstance, SupervisedInstance
 from bireme.backends.loop_calls import LoopCalls
@@ -22,6 +22,7 @@ from bireme.engine.direct_calls import DirectCalls
 from bireme.engine.instance_pool import InstancePool
 from bireme.engine.instances import RequestSlot, Results, Slot, TensorSlot
 from bireme.engine.loading import PreparedModel
+from bireme.engine.response_cache.lookup import CacheLookup
 from bireme.engine.request_deadlines import RequestDeadlines, default_deadline_ns, inherit_deadline
 from bireme.engine.tensor_runs import TensorRuns
 from bireme.engine.timer import Deadline, DeadlineTimer
@@ -39,6 +40,11 @@ from bireme.types import (
     QueueFull,
     Unavailable,
 )
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from bireme.engine.response_cache import ResponseCache
 
 log = logging.getLogger("bireme.engine")
 
@@ -102,6 +108,7 @@ class Model:
         )
         self.respond = self._answers.respond
         """See `bireme.backends.interface.ResponseSink`."""
+        self._cache: CacheLookup | None = None
         self._inline = InlinePolicy()
         self._may_run_inline = all(_may_run_inline(instance) for _, instance in prepared.instances)
         self.runs = TensorRuns(
@@ -178,6 +185,8 @@ class Model:
         request.queue_ns = now_ns
         statistics = self.statistics
         statistics.accept()
+        if self._cache is not None and self._cache.takes(request):
+            return
         try:
             self._enqueue(request, now_ns)
         except BiremeError as error:
@@ -187,10 +196,34 @@ class Model:
                 forget_call(request, request.parent)
             raise
         self._answers.open(request)
+        self._dispatch_for_new()
+
+    def _dispatch_for_new(self) -> None:
         if not self._dispatch_at_once:
             self._dispatch_soon()
         elif self.pool.free and not self._is_dispatching:
             self._dispatch()
+
+    def use_cache(
+        self, cache: ResponseCache, token: Callable[[], bytes | None], executor: Executor
+    ) -> None:
+        """Answer from ``cache`` what it has; before the first request. See `CacheLookup`."""
+        self._cache = CacheLookup(
+            cache, self._answers, self._enqueue_missed, token=token, loop=self._loop, executor=executor
+        )
+        # They would go past it.
+        self.direct_calls = None
+        self.is_called_directly = False
+
+    def _enqueue_missed(self, request: InferenceRequest) -> None:
+        """Queue a request that is open and was looked up on a thread."""
+        request.queue_ns = now_ns = _now_ns()
+        try:
+            self._enqueue(request, now_ns)
+        except BiremeError as error:
+            self._answers.refuse(request, error)
+        else:
+            self._dispatch_for_new()
 
     def _note_call(self, request: InferenceRequest, caller: Execution) -> None:
         """Remember that the code of ``caller`` waits for ``request``, unless it would wait for ever."""
@@ -224,7 +257,7 @@ class Model:
 
     def _take_back(self, request: InferenceRequest, error: BiremeError) -> None:
         request.cancelled = True
-        if self._scheduler.cancel(request):
+        if self._scheduler.cancel(request) or (self._cache is not None and self._cache.forget(request)):
             self._answers.refuse(request, error)
             if self._scheduler.num_waiting:
                 self._dispatch_soon()  # without it, the rest may be a batch that need not wait longer
@@ -289,6 +322,8 @@ class Model:
         With ``kill``, processes are ended with what runs in them; frameworks in this process finish all the same.
         """
         for request in self._scheduler.drain():
+            self._answers.refuse(request, error)
+        for request in self._cache.drain() if self._cache is not None else ():
             self._answers.refuse(request, error)
         if kill:
             self.pool.kill()

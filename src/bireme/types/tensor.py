@@ -79,6 +79,11 @@ class Tensor:
         return self._array is None
 
     @property
+    def memory(self) -> Array | Buffer | None:
+        """What holds the data: the array, or for BYTES the encoded form, if there is one. Nothing is made for it."""
+        return self._array if self._encoded is None else self._encoded
+
+    @property
     def num_elements(self) -> int:
         """Number of elements that the shape announces."""
         return prod(self.shape)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from bireme.engine.response_cache.interface import ENTRY_NBYTES, TENSOR_NBYTES, CachedResponse
+from bireme.ipc.shared_memory import RegionMapping
 from bireme.telemetry.spans import TRACE_PARAMETER
-from bireme.types import Array, InferenceResponse, Parameter, Tensor
+from bireme.types import Array, InferenceRequest, InferenceResponse, Parameter, Tensor
 
 _ONLY_HERE: Final = 3
 """References to an array that only its tensor has, as `sys.getrefcount` sees them in `_keep`: the tensor's, the variable's
@@ -37,6 +38,38 @@ def keep(response: InferenceResponse) -> CachedResponse:
 def hand_out(outputs: Iterable[Tensor]) -> list[Tensor]:
     """Return ``outputs`` for one request: its tensors may decode BYTES, and keep that, without the cache growing by it."""
     return [tensor.renamed(tensor.name) for tensor in outputs]
+
+
+def own_inputs(request: InferenceRequest) -> None:
+    """Copy the inputs of ``request`` that lie in a client's shared memory.
+
+    The client could change them between the making of the key and the run of the model, and so put a wrong answer into the
+    cache, for others.
+    """
+    inputs = request.inputs
+    if any(map(_is_of_client, inputs.values())):
+        request.inputs = {
+            name: _copied(tensor) if _is_of_client(tensor) else tensor for name, tensor in inputs.items()
+        }
+
+
+def _is_of_client(tensor: Tensor) -> bool:
+    memory: Any = tensor.memory
+    while memory is not None:
+        if isinstance(memory, np.ndarray):
+            memory = memory.base
+        elif type(memory) is memoryview:
+            memory = memory.obj
+        else:
+            return isinstance(memory, RegionMapping)
+    return False
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    array = tensor.to_numpy()  # of BYTES it is a copy, as they were decoded
+    if tensor.datatype != "BYTES":
+        array = np.array(array, order="C")
+    return Tensor(tensor.name, tensor.datatype, tensor.shape, array)
 
 
 def _keep(tensor: Tensor) -> Tensor:

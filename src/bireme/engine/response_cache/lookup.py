@@ -1,0 +1,200 @@
+"""CacheLookup: the response cache as one model version uses it. Loop thread only.
+
+A request is looked up when it has been accepted, before it is queued. What is found answers it, without the model; what is
+not found goes the usual way, and is kept on its way back to the caller, if it is no error.
+
+Where a look-up takes longer than the loop can spare (a large input, a cache that is asked over a network), it is made on a
+thread. Until it comes back the request is accepted, as one that waits: it can be cancelled, and stopping waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from bireme.engine.response_cache.keeping import hand_out, keep, own_inputs
+from bireme.engine.response_cache.key import make_key, size_of_inputs
+from bireme.types import InferenceRequest, InferenceResponse
+
+if TYPE_CHECKING:
+    from bireme.engine.answers import Answers
+    from bireme.engine.response_cache.interface import CachedResponse, ResponseCache
+    from bireme.types.request import Respond
+
+log = logging.getLogger("bireme.engine")
+
+_now_ns = time.monotonic_ns
+
+_MAX_LOOP_NBYTES: Final = 128 << 10
+"""Bytes of input up to which a key is made on the loop: 75 µs, about what it costs to have a thread do it."""
+_MAX_LATE: Final = 64
+"""Responses that may wait for a thread to keep them. More are dropped: a slow cache must not fill the memory."""
+
+
+class CacheLookup:
+    """Answers a model's requests from the cache, as far as it can."""
+
+    __slots__ = (
+        "_answers",
+        "_cache",
+        "_enqueue",
+        "_executor",
+        "_is_answering",
+        "_loop",
+        "_num_late",
+        "_token",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        cache: ResponseCache,
+        answers: Answers,
+        enqueue: Callable[[InferenceRequest], None],
+        *,
+        token: Callable[[], bytes | None],
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+    ) -> None:
+        """``enqueue`` takes a request whose look-up came back with nothing.
+
+        ``token`` stands for what answers now: another load, another token. None: it is not known, and nothing is cached.
+        """
+        self._cache = cache
+        self._answers = answers
+        self._enqueue = enqueue
+        self._token = token
+        self._loop = loop
+        self._executor = executor
+        self._waiting: dict[InferenceRequest, None] = {}
+        """Those that a thread, or the end of this loop iteration, will bring back."""
+        self._is_answering = False
+        self._num_late = 0
+
+    def takes(self, request: InferenceRequest) -> bool:
+        """Whether ``request``, which has been accepted, is answered now or comes back later; else it is to be queued."""
+        token = self._token()
+        if token is None:
+            return False
+        own_inputs(request)
+        if (asks := self._cache.may_block) or size_of_inputs(request) > _MAX_LOOP_NBYTES:
+            self._answers.open(request)
+            self._waiting[request] = None
+            self._executor.submit(self._look_up_beside, request, token, asks=asks)
+            return True
+        start_ns = _now_ns()
+        key = make_key(request, token)
+        found = None if key is None else self._cache.get(key)
+        lookup_ns = _now_ns() - start_ns
+        if found is None:
+            self._miss(request, key, lookup_ns)
+            return False
+        self._answers.open(request)
+        if self._is_answering:
+            # A caller that sends its next request from within an answer, again and again: not on one stack.
+            self._waiting[request] = None
+            self._loop.call_soon(self._go_on, request, key, found, lookup_ns)
+        else:
+            self._hit(request, found, lookup_ns)
+        return True
+
+    def forget(self, request: InferenceRequest) -> bool:
+        """Whether ``request`` was being looked up. It will be neither answered nor queued any more."""
+        if request not in self._waiting:
+            return False
+        del self._waiting[request]
+        return True
+
+    def drain(self) -> list[InferenceRequest]:
+        """Forget all requests that are being looked up, and return them."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        return waiting
+
+    def _look_up_beside(self, request: InferenceRequest, token: bytes, *, asks: bool) -> None:
+        """On a thread: make the key; with ``asks``, ask the cache."""
+        start_ns = _now_ns()
+        key = found = None
+        try:
+            key = make_key(request, token)
+            if asks and key is not None:
+                found = self._cache.get(key)
+        except Exception:
+            log.exception("response cache: a look-up failed")
+        go_on = partial(self._go_on, request, key, found, _now_ns() - start_ns, is_asked=asks)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(go_on)
+
+    def _go_on(
+        self,
+        request: InferenceRequest,
+        key: bytes | None,
+        found: CachedResponse | None,
+        lookup_ns: int,
+        *,
+        is_asked: bool = True,
+    ) -> None:
+        """Answer or queue a request that was waiting, unless it has been taken back."""
+        if not self.forget(request):
+            return
+        if not is_asked and key is not None:
+            found = self._cache.get(key)
+        if found is not None:
+            self._hit(request, found, lookup_ns)
+            return
+        self._miss(request, key, lookup_ns)
+        self._enqueue(request)
+
+    def _hit(self, request: InferenceRequest, found: CachedResponse, lookup_ns: int) -> None:
+        answers = self._answers
+        outer, self._is_answering = self._is_answering, True
+        try:
+            answers.answer_hit(request, hand_out(found.outputs), found.parameters, lookup_ns)
+        finally:
+            self._is_answering = outer
+
+    def _miss(self, request: InferenceRequest, key: bytes | None, lookup_ns: int) -> None:
+        """Count it, and see that the answer is kept."""
+        if key is not None:
+            counts = self._answers.statistics.cache
+            assert counts is not None
+            counts.miss(lookup_ns, _now_ns())
+            request.respond = partial(self._keep, key, request.respond)
+
+    def _keep(
+        self, key: bytes, respond: Respond, request: InferenceRequest, response: InferenceResponse
+    ) -> None:
+        """Put what a model has answered into the cache, then pass it on: afterwards, its memory may be another's."""
+        if response.error is None:
+            start_ns = _now_ns()
+            try:
+                self._put(key, keep(response))
+            except Exception:
+                log.exception("response cache: a response of model '%s' cannot be kept", response.model_name)
+            counts = self._answers.statistics.cache
+            assert counts is not None
+            counts.miss_ns += _now_ns() - start_ns
+        respond(request, response)
+
+    def _put(self, key: bytes, kept: CachedResponse) -> None:
+        if not self._cache.may_block:
+            self._cache.put(key, kept)
+        elif self._num_late < _MAX_LATE:
+            self._num_late += 1
+            self._executor.submit(self._cache.put, key, kept).add_done_callback(self._note_put)
+
+    def _note_put(self, _done: Future[None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._forget_put)
+
+    def _forget_put(self) -> None:
+        self._num_late -= 1
+
+    def __repr__(self) -> str:
+        return f"CacheLookup({self._cache!r}, {len(self._waiting)} look-ups on threads)"
