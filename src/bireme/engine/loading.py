@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from bireme.backends.interface import Backend, Instance, LoadedModel, ModelContext, Placement, RequestInstance
 from bireme.config import ModelConfig, apply_autocomplete, read_labels, validate
 from bireme.engine.batch import BatchPlan
+from bireme.engine.custom_batching import find_strategy
 from bireme.engine.sequence_state import read_states
 from bireme.engine.warmup import run_warmup
 from bireme.scheduling import Scheduler, build_scheduler
@@ -68,7 +69,11 @@ def load_version(ctx: ModelContext, backend: Backend, *, auto_complete: bool) ->
         loaded.check_config(config)
         # Triton's test hook: hold everything, once, until so many requests are queued.
         scheduler = build_scheduler(
-            config, hold_until=int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
+            config,
+            hold_until=int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0),
+            strategy=find_strategy(
+                config, version_dir=ctx.version_dir, model_dir=ctx.model_dir, backend_dir=ctx.backend_dir
+            ),
         )
         plan = BatchPlan(config, read_states(config, ctx.model_dir))
         prepared = PreparedModel(ctx.name, ctx.version, config, loaded, scheduler, plan, [])

@@ -19,7 +19,7 @@ Source: Triton core ``dynamic_batch_scheduler.cc`` (GetDynamicBatch).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from bireme.config.model_config import ModelDynamicBatching
@@ -138,7 +138,7 @@ class DynamicBatcher:
         num_preferred = preferred_rows = 0  # of the best point to cut
         oldest_ns = now_ns
         has_next = False  # whether the walk ended at a candidate that does not fit
-        for request, queued_ns in self._queue.candidates():
+        for request, queued_ns in self._candidates():
             total = num_rows + request.batch_size
             if num_requests and total > largest:
                 if not num_preferred:
@@ -165,6 +165,10 @@ class DynamicBatcher:
         if num_rows > largest and not is_due:
             return num_requests, num_rows, _PREFERRED, now_ns
         return self._choose_all(num_requests, num_rows, now_ns, oldest_ns)
+
+    def _candidates(self) -> Iterator[tuple[InferenceRequest, int]]:
+        """Yield what the next batch may consist of, each request with its time of queueing."""
+        return self._queue.candidates()
 
     def cancel(self, request: InferenceRequest) -> bool:
         """See `Scheduler.cancel`."""

@@ -17,6 +17,7 @@ class CloseReason(StrEnum):
     PREFERRED = "preferred"  # it reached a preferred size
     DELAY = "delay"  # its oldest request has waited for the maximum queue delay
     SHAPE = "shape"  # the next request's inputs cannot share a batch with it
+    STRATEGY = "strategy"  # the model's own batching strategy says that the next request must wait
     INSTANCE_FREE = "instance_free"  # nothing more was waiting when an instance was free
     SINGLE = "single"  # the scheduler does not batch
 
