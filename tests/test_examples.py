@@ -41,7 +41,8 @@ def test_the_vision_repository_has_sound_configs():
         fault
         for report in check_repositories(options, opens_models=False)
         for fault in report.faults
-        if "version" not in fault and "file_type/labels.txt" not in fault  # those come with `make demo-vision`
+        if "version" not in fault
+        and "file_type/labels.txt" not in fault  # those come with `make demo-vision`
     ]
 
     assert [] == faults

@@ -185,6 +185,25 @@ def test_steps_are_requests_that_inherit_what_the_request_says():
     assert list(request.outputs) == ["Y"]
 
 
+def test_fault_behind_a_step_takes_back_the_others():
+    """A step that can't be made, as its condition is not made for these tensors, fails the request like one that fails."""
+    steps = [
+        step(A, "X=X", "Y=a"),
+        step(B, "X=X", "Y=b"),
+        step(C, "X=a", "Y=c"),
+        step(JOIN, "L=b R=c", "Y=Y"),
+    ]
+    bench = Bench(ensemble(steps, when={"c": "a > 1"}), A, B, C, JOIN)
+    bench.ask()
+    bench.host.answer("A", Y=[1, 2])
+    assert bench.host.cancelled == ["B"]
+    assert not bench.sink.responses
+
+    bench.host.answer("B", error=Cancelled("taken back"))
+    (error,) = bench.sink.errors
+    assert "step 2 ('C'): the condition 'a > 1' needs one value" in error.message
+
+
 def test_answer():
     bench = Bench(chain(), A, B)
     bench.ask()

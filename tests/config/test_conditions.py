@@ -80,14 +80,26 @@ def test_tensor_whose_name_is_no_word():
         ("tensor(3) > 1", "neither a tensor"),
         ("not", "is no condition"),
         ("(" * 300 + "a" + ")" * 300, "is no condition"),
+        ("-" * 700 + "1 < a", "is no condition"),
+        ("a > " + "9" * 400, "too large"),
+        ("a == '\\ud800'", "is no condition"),
+        (" and ".join(["a"] * 9000), "has 53995 characters"),
     ],
 )
 def test_what_is_understood(text, why):
     if why is None:
         parse_condition(text)
         return
-    with pytest.raises(InvalidArgument, match=why):
+    with pytest.raises(InvalidArgument, match=why) as error:
         parse_condition(text)
+    assert len(error.value.message) < 800
+
+
+def test_large_numbers_are_compared_with_every_type():
+    for large in ("9" * 30, "-" + "9" * 30):
+        condition = parse_condition(f"x > {large}")
+        for datatype in (np.bool_, np.int8, np.uint64, np.int64, np.float32, np.float64):
+            assert condition.holds({"x": np.ones(1, datatype)}) is large.startswith("-")
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
 """Ensembles without models: what is called when, with which tensors, and what is answered."""
 
 import gc
+import math
 import random
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from bireme.config import Condition
+from bireme.config.model_config import ModelTensorReshape
 from bireme.scheduling.ensemble_run import SequenceFields
-from bireme.types import BackendFailed, InvalidArgument, Tensor
+from bireme.types import BackendFailed, Internal, InvalidArgument, Tensor
 from ensembles import Driven, compile_plan, ensemble, member, step, tensor
 
 A, B, C = member("A"), member("B"), member("C")
@@ -266,11 +270,60 @@ def test_default_of_a_batching_model_has_a_row_for_each_of_the_batch():
 
 @pytest.mark.parametrize(
     ("value", "why"),
-    [('"text"', "is no FP32 tensor"), ("[[1]]", "has shape \\[1, 1\\]"), ("[[1], 2]", "is no FP32")],
+    [
+        ('"text"', "is no FP32 tensor"),
+        ('"1.5"', "is no FP32 tensor"),
+        ("[null]", "is no FP32 tensor"),
+        ("[true]", "is no FP32 tensor"),
+        ("[[1]]", "has shape \\[1, 1\\]"),
+        ("[[1], 2]", "is no FP32"),
+    ],
 )
 def test_default_that_does_not_fit(value, why):
     with pytest.raises(InvalidArgument, match=f"'default:b' of ensemble 'pipeline' {why}"):
         guarded(default={"b": value})
+
+
+def test_scalar_default_does_not_fill_more_than_a_response_can_hold():
+    wide = member("B", dims=(10**12,))
+    config = ensemble(
+        [step(member("A"), "X=X", "Y=a"), step(wide, "X=a", "Y=Y")], when={"Y": "a > 0"}, default={"Y": "0"}
+    )
+    with pytest.raises(InvalidArgument, match="'default:Y' of ensemble 'pipeline' would have more than"):
+        compile_plan(config, member("A"), wide)
+
+
+def reshaping(source, target):
+    config = ensemble([step(member("A", dims=source), "X=X", "Y=Y")], dims=source)
+    output = replace(config.output[0], dims=target, reshape=ModelTensorReshape(shape=source))
+    return Driven(compile_plan(replace(config, output=(output,)), member("A", dims=source)), X)
+
+
+def test_output_is_given_in_the_shape_that_clients_see():
+    run = reshaping((-1, 1, -1), (-1, -1))
+    run.respond("A", Y=tensor("Y", *range(6), shape=(2, 1, 3)))
+    assert run.answers[0].outputs[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), ()])
+def test_output_that_cannot_have_its_shape_is_an_error(shape):
+    run = reshaping((-1, 4), (-1, 2, 2))
+    run.respond("A", Y=tensor("Y", *range(math.prod(shape)), shape=shape))
+    assert isinstance(run.run.error, BackendFailed)
+    assert not run.answers
+
+
+def test_what_nobody_foresaw_becomes_the_answer(monkeypatch):
+    run = Driven(guarded(), X)
+
+    def fail(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Condition, "holds", fail)
+    run.respond(run.waiting[0], Y=[1])
+    assert isinstance(run.run.error, Internal)
+    assert run.run.error.message == "in ensemble 'pipeline': MemoryError: no room"
+    assert run.run.is_over
 
 
 def test_model_with_optional_inputs_takes_whichever_branch_ran():

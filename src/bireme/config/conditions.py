@@ -27,6 +27,11 @@ from bireme.types import Array, InvalidArgument
 WHEN: Final = "when:"
 DEFAULT: Final = "default:"
 
+_MOST_CHARACTERS: Final = 10_000
+"""Of a condition. It is looked at for every request."""
+_MOST_SHOWN: Final = 300
+"""Characters of a condition in a message."""
+
 Values = Mapping[str, Array | None]
 """Ensemble tensors by name; None: absent."""
 _Evaluate = Callable[[Values], Any]
@@ -68,9 +73,12 @@ class Condition:
         except (
             TypeError,
             ValueError,
-            UnicodeError,
-        ) as error:  # numpy's own words for what cannot be compared
-            raise InvalidArgument(f"the condition '{self.text}' cannot be evaluated: {error}") from None
+            ArithmeticError,
+            RecursionError,
+        ) as error:  # numpy's own words, as a rule
+            raise InvalidArgument(
+                f"the condition '{_shortened(self.text)}' cannot be evaluated: {error}"
+            ) from None
 
 
 def conditions(config: ModelConfig) -> dict[str, Condition]:
@@ -95,7 +103,7 @@ def defaults(config: ModelConfig) -> dict[str, Any]:
     for tensor, text in _parameters(config, DEFAULT):
         try:
             found[tensor] = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidArgument(
                 f"parameter '{DEFAULT}{tensor}' of ensemble '{config.name}' is no JSON value: {error}; "
                 'expected a list or a scalar, such as [0.0] or "none"'
@@ -117,13 +125,13 @@ def parse_condition(text: str, *, where: str = "condition") -> Condition:
     Raises:
         InvalidArgument: says what cannot be understood, and where it stands (``where``).
     """
-    try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise InvalidArgument(f"{where} is no condition: '{text}': {reason}") from None
     parser = _Parser(text, where)
-    evaluate = parser.truth(tree.body)
+    if len(text) > _MOST_CHARACTERS:
+        raise parser.fault(f"it has {len(text)} characters, which is more than {_MOST_CHARACTERS}")
+    try:
+        evaluate = parser.truth(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise parser.fault(error.msg if isinstance(error, SyntaxError) else str(error)) from None
     if not parser.tensors:
         raise parser.fault("it looks at no tensor")
     return Condition(text, tuple(parser.tensors), evaluate)
@@ -177,10 +185,10 @@ class _Parser:
 
     def _operand(self, node: ast.expr) -> _Evaluate:
         if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float | str):
-            constant = node.value.encode() if isinstance(node.value, str) else node.value
+            constant = node.value.encode() if isinstance(node.value, str) else self._number(node.value)
             return lambda _: constant
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and _is_number(node.operand):
-            negative = -node.operand.value  # type: ignore[attr-defined]
+            negative = -self._number(node.operand.value)  # type: ignore[attr-defined]
             return lambda _: negative
         if isinstance(node, ast.Call) and _name(node.func) in {"min", "max", "size"}:
             reduce = _REDUCTIONS[_name(node.func)]
@@ -188,6 +196,13 @@ class _Parser:
             return lambda values: None if (value := values[reduced]) is None else reduce(value)
         tensor = self._tensor(node)
         return lambda values: values[tensor]
+
+    def _number(self, value: float) -> float:
+        """Return ``value`` as numpy compares it with a tensor of any type: it has no integers of more than 64 bits."""
+        try:
+            return float(value) if abs(value) >= 1 << 64 else value
+        except OverflowError:
+            raise self.fault("a number in it is too large") from None
 
     def _tensor(self, node: ast.expr) -> str:
         """Return the name of the tensor that ``node`` means: a plain name, or ``tensor("a name:0")``."""
@@ -214,7 +229,12 @@ class _Parser:
 
     def fault(self, what: str) -> InvalidArgument:
         """Return the error for an expression that is not understood."""
-        return InvalidArgument(f"{self.where} is no condition: '{self.text}': {what}")
+        return InvalidArgument(f"{self.where} is no condition: '{_shortened(self.text)}': {_shortened(what)}")
+
+
+def _shortened(text: str) -> str:
+    """Return ``text`` as messages show it."""
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _name(node: ast.expr) -> str:
@@ -230,7 +250,7 @@ def _single(value: Any, text: str) -> bool:
     if isinstance(value, np.ndarray):
         if value.size != 1:
             raise InvalidArgument(
-                f"the condition '{text}' needs one value, and has {value.size}: use any(…) or all(…)"
+                f"the condition '{_shortened(text)}' needs one value, and has {value.size}: use any(…) or all(…)"
             )
         return bool(value.item())
     return bool(value)

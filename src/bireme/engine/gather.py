@@ -15,7 +15,7 @@ from sys import getrefcount
 import numpy as np
 
 from bireme.config.model_config import BatchInput, ModelConfig
-from bireme.engine.reshape import Reshape
+from bireme.config.reshape import Reshape
 from bireme.types import Array, InferenceRequest, datatypes
 
 # References to a buffer that nobody else holds: the dict, the local variable and getrefcount's own argument.

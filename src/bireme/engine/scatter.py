@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from bireme.config.model_config import ModelConfig, ModelOutput
-from bireme.engine.reshape import Reshape
+from bireme.config.reshape import Reshape
 from bireme.types import Array, BackendFailed, BiremeError, InferenceRequest, Tensor, datatypes
 
 Outputs = Mapping[str, Array]

@@ -9,6 +9,8 @@ Source: Triton ``ensemble_utils.cc``, ``ensemble_scheduler.cc`` (pruning, Reshap
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -17,10 +19,22 @@ import numpy as np
 
 from bireme.config import Condition, ModelConfig, conditions, defaults
 from bireme.config.model_config import ModelOutput
+from bireme.config.reshape import Reshape
 from bireme.types import Array, InvalidArgument, Tensor, datatypes
 
 _MOST_SELECTIONS: Final = 64
 """Sets of wanted outputs whose selection is kept."""
+_MOST_DEFAULT_BYTES: Final = 1 << 31
+"""Of a default, for one row. A scalar fills any shape, but responses have to hold it."""
+_LEAVES: Final[dict[str, type | tuple[type, ...]]] = {
+    "BOOL": bool,
+    "BYTES": str,
+    "FP16": (int, float),
+    "BF16": (int, float),
+    "FP32": (int, float),
+    "FP64": (int, float),
+}
+"""What stands for an element in JSON, by data type; for the others: integers."""
 
 
 class Feed(NamedTuple):
@@ -117,8 +131,8 @@ class Output(NamedTuple):
     name: str
     slot: int
     bridge: Bridge | None
-    reshape: tuple[int, ...] | None
-    """Its dims where ``reshape`` says that clients see others than the steps."""
+    reshape: Reshape | None
+    """From what the steps see to what clients see."""
 
 
 class Selection:
@@ -171,8 +185,11 @@ class EnsemblePlan:
         self._slots: dict[str, int] = {}
         self.inputs = {tensor.name: self._slot(tensor.name) for tensor in config.input}
         self.input_reshapes = {
-            tensor.name: tensor.reshape.shape for tensor in config.input if tensor.reshape is not None
+            tensor.name: Reshape(tensor.dims, tensor.reshape.shape)
+            for tensor in config.input
+            if tensor.reshape is not None
         }
+        """From what clients see to what the steps see."""
         self.steps = [self._make_step(index, config, members[index]) for index in range(len(ensemble.step))]
         self._set_conditions(config, members)
         writes_batches = self._batching_of_slots()
@@ -299,9 +316,10 @@ class EnsemblePlan:
 
     def _make_output(self, tensor: ModelOutput, writes_batches: list[bool]) -> Output:
         slot = self._slots[tensor.name]
-        dims = tensor.dims if tensor.reshape is None else tensor.reshape.shape
+        reshape = None if tensor.reshape is None else Reshape(tensor.reshape.shape, tensor.dims)
+        dims = tensor.dims if reshape is None else reshape.source
         bridge = Bridge(self.is_batching, dims) if writes_batches[slot] != self.is_batching else None
-        return Output(tensor.name, slot, bridge, tensor.dims if tensor.reshape is not None else None)
+        return Output(tensor.name, slot, bridge, reshape)
 
     def __repr__(self) -> str:
         return f"EnsemblePlan({self.name!r}, {len(self.steps)} steps, {len(self.parent_scopes)} scopes)"
@@ -328,11 +346,12 @@ def _make_default(ensemble: str, tensor: str, output: ModelOutput, value: Any, *
     """
     datatype = datatypes.from_config_name(output.data_type)
     try:
+        _check_leaves(value, _LEAVES.get(datatype, int))
         if datatype == "BYTES":
             row = Tensor.from_numpy(tensor, np.array(value, dtype=np.object_), "BYTES").to_numpy()
         else:
             row = np.array(value, dtype=datatypes.NUMPY_DTYPES[datatype])
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidArgument(
             f"parameter 'default:{tensor}' of ensemble '{ensemble}' is no {datatype} tensor: {error}"
         ) from None
@@ -340,12 +359,30 @@ def _make_default(ensemble: str, tensor: str, output: ModelOutput, value: Any, *
         row = np.broadcast_to(row, tuple(1 if dim == -1 else dim for dim in output.dims))
     elif not row.size and -1 in output.dims:  # JSON has no way to write an array of shape [0, 4, 2]
         row = row.reshape([max(dim, 0) for dim in output.dims])
+    if math.prod(row.shape) * row.itemsize > _MOST_DEFAULT_BYTES:
+        raise InvalidArgument(
+            f"parameter 'default:{tensor}' of ensemble '{ensemble}' would have more than {_MOST_DEFAULT_BYTES} bytes: "
+            f"output '{output.name}' has {list(output.dims)}"
+        )
     if not _admits(output.dims, row.shape):
         raise InvalidArgument(
             f"parameter 'default:{tensor}' of ensemble '{ensemble}' has shape {list(row.shape)}, but output "
             f"'{output.name}' has {list(output.dims)}"
         )
     return Default(tensor, datatype, row, batches)
+
+
+def _check_leaves(value: Any, kinds: type | tuple[type, ...]) -> None:
+    """See that a JSON value is a scalar or a list of what the data type takes: numpy would turn almost all into it.
+
+    Raises:
+        TypeError: it is or holds something else.
+    """
+    if isinstance(value, list):
+        for each in value:
+            _check_leaves(each, kinds)
+    elif not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+        raise TypeError(f"{json.dumps(value)} is none of its elements")
 
 
 def _admits(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:

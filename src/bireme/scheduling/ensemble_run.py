@@ -6,12 +6,14 @@ decoupled step. A step becomes a call as soon as all that it needs is settled: t
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from bireme.config.reshape import Reshape
 from bireme.scheduling.ensemble_plan import EnsemblePlan, Selection, Step
-from bireme.types import BiremeError, InvalidArgument, Parameter, Tensor
+from bireme.types import BackendFailed, BiremeError, Internal, InvalidArgument, Parameter, Tensor
 
 
 class _Skipped:
@@ -131,8 +133,8 @@ class EnsembleRun:
         values: dict[int, Value] = {}
         for name, slot in plan.inputs.items():
             tensor = inputs.get(name)
-            if tensor is not None and name in reshapes:
-                tensor = _reshaped(tensor, reshapes[name], keeps_first=plan.is_batching)
+            if tensor is not None and name in reshapes:  # cannot fail: the request fits the ensemble
+                tensor = _reshaped(tensor, reshapes[name], plan)
             values[slot] = tensor
         self._settle(frame, values)
 
@@ -200,6 +202,15 @@ class EnsembleRun:
         return num_missing
 
     def _settle(self, frame: _Frame, values: Mapping[int, Value]) -> None:
+        """Put ``values`` into ``frame`` and go on; whatever is wrong there, the run ends with it, as it must end."""
+        try:
+            self._spread(frame, values)
+        except BiremeError as error:
+            self.fail(error)
+        except Exception as error:  # noqa: BLE001 (it becomes the answer)
+            self.fail(Internal(f"in ensemble '{self._plan.name}': {type(error).__name__}: {error}"))
+
+    def _spread(self, frame: _Frame, values: Mapping[int, Value]) -> None:
         """Put ``values`` into ``frame`` and go on with all that waited for them; skipped steps lead to more."""
         todo: deque[tuple[_Frame, int, Value]] = deque((frame, slot, value) for slot, value in values.items())
         selection = self._selection
@@ -315,7 +326,7 @@ class EnsembleRun:
             if isinstance(value, Tensor):
                 tensor = value if output.bridge is None else output.bridge.apply(value)
                 if output.reshape is not None:
-                    tensor = _reshaped(tensor, output.reshape, keeps_first=self._plan.is_batching)
+                    tensor = _reshaped(tensor, output.reshape, self._plan)
                 outputs.append(tensor if tensor.name == output.name else tensor.renamed(output.name))
             self._let_go(frame, output.slot)
         self.answers.append(Answer(outputs, sequence))
@@ -328,9 +339,19 @@ class EnsembleRun:
         )
 
 
-def _reshaped(tensor: Tensor, dims: tuple[int, ...], *, keeps_first: bool) -> Tensor:
-    shape = (tensor.shape[0], *dims) if keeps_first else dims
-    return tensor.reshaped(tensor.to_numpy().reshape(shape).shape)
+def _reshaped(tensor: Tensor, reshape: Reshape, plan: EnsemblePlan) -> Tensor:
+    try:
+        shape = reshape.shape(tensor.shape, num_leading=plan.is_batching)
+    except IndexError:
+        shape = None
+    if shape is None or math.prod(shape) != math.prod(
+        tensor.shape
+    ):  # a model's output that is not what its config says
+        raise BackendFailed(
+            f"in ensemble '{plan.name}', a tensor of shape {list(tensor.shape)} is to be reshaped from "
+            f"{list(reshape.source)} to {list(reshape.target)}, which has another number of elements"
+        )
+    return tensor.reshaped(shape)
 
 
 def _sequence_in(parameters: Mapping[str, Parameter], current: SequenceFields) -> SequenceFields | None:

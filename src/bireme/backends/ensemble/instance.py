@@ -216,6 +216,8 @@ class EnsembleInstance:
                 run.take(call, response.outputs, response.parameters)
             except InvalidArgument as error:
                 self._fail(run, name_error(self._plan, call.step, error))
+            if run.error is not None:  # something behind this step is wrong
+                self._withdraw(run)
         self._advance(run)
 
     def _end_call(self, run: ActiveRun, request: InferenceRequest, step: Step) -> None:
@@ -227,9 +229,12 @@ class EnsembleInstance:
 
     def _fail(self, run: ActiveRun, error: BiremeError) -> None:
         """Let ``run`` end with ``error`` as soon as what it has in flight has; nobody needs the answers of that."""
-        if run.error is not None:
-            return
-        run.fail(error)
+        if run.error is None:
+            run.fail(error)
+            self._withdraw(run)
+
+    def _withdraw(self, run: ActiveRun) -> None:
+        """Take back what a failed run has in flight."""
         if self._limits is not None:
             self._limits.drop(run)
         for request in list(run.open):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bireme.engine.reshape import Reshape
+from bireme.config.reshape import Reshape
 
 
 @pytest.mark.parametrize(
