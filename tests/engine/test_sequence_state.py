@@ -338,11 +338,7 @@ def test_a_growing_state_has_the_shape_of_the_last_output():
 
     assert [1, 2, 3] == [model.run((one, 0))[0]["y"] for _ in range(3)]
 
-    new, started = model.states.batch_key(two), model.states.batch_key(one)
     (failure, _) = model.run((one, 0), (two, 0))
-    assert model.states.has_variable_shapes
-    assert ((1, 1),) == new == model.states.batch_key(None)
-    assert ((1, 4),) == started
     assert "sequences of one batch have states of shapes [1, 1], [1, 4]" in failure.message
     assert [{"y": 1}] == model.run((two, 0))
 
@@ -420,3 +416,26 @@ def test_interleaved_sequences_never_mix(batches):
             assert sum(numbers) == place.state["sum_in"].item()
             assert numbers[-1] == place.state["last_in"].item()
             assert "".join(f"{x}." for x in numbers).encode() == place.state["log_in"].item()
+
+
+def test_only_sequences_with_states_of_one_shape_may_share_a_batch():
+    def grow(inputs):
+        return {"y": inputs["x"], "cache_out": np.pad(inputs["cache_in"], ((0, 0), (0, 1)))}
+
+    model, one, two, new = Model(config(GROWING), grow), slot(1), slot(2), slot(3)
+
+    model.run((one, 0), (two, 0))
+    assert one.batch_key == two.batch_key != new.batch_key
+    model.run((one, 0))
+    assert one.batch_key != two.batch_key
+    one.is_start = True
+    model.run((one, 0), (new, 0))
+    assert one.batch_key == two.batch_key == new.batch_key
+
+
+def test_states_of_fixed_shape_keep_no_sequences_apart():
+    model, one = Model(config(SUM)), slot()
+
+    model.run((one, 1))
+
+    assert one.batch_key is None

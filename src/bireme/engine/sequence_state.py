@@ -52,22 +52,12 @@ def read_states(config: ModelConfig, model_dir: Path) -> SequenceStates | None:
 class SequenceStates:
     """The states of one model. It holds no sequence's tensors itself: any thread may use it."""
 
-    __slots__ = ("_states", "has_variable_shapes")
+    __slots__ = ("_are_variable", "_initial_shapes", "_states")
 
     def __init__(self, states: Iterable[_State]) -> None:
         self._states = tuple(states)
-        self.has_variable_shapes = any(state.is_variable for state in self._states)
-        """Whether sequences may have states of different shapes, see `batch_key`."""
-
-    def batch_key(self, slot: SequenceSlot | None) -> object:
-        """Return what must be equal for two sequences to share a batch: the shapes of their states.
-
-        None, or a slot without a state: that of a sequence which starts.
-        """
-        held: States | None = None if slot is None else slot.state
-        if held is None:
-            return tuple(state.initial.shape for state in self._states)
-        return tuple(held[state.name].shape for state in self._states)
+        self._are_variable = any(state.is_variable for state in self._states)
+        self._initial_shapes = [state.initial.shape for state in self._states]
 
     def add_inputs(
         self, inputs: dict[str, Array], slots: Sequence[SequenceSlot | None], buffers: GatherBuffers
@@ -99,6 +89,8 @@ class SequenceStates:
     ) -> None:
         """Put the new states into ``slots``, all of them or none; not where the request's result is an error.
 
+        Sequences whose states have come to have different shapes share no batch any more.
+
         Raises:
             BackendFailed: an output is missing, or has a wrong data type or shape. No state has changed.
         """
@@ -109,11 +101,15 @@ class SequenceStates:
                     state.name: state.owned(rows[index], inputs, is_row=len(rows) > 1)
                     for state, rows in columns
                 }
+                if self._are_variable:
+                    shapes = [rows[index].shape for _, rows in columns]
+                    slot.batch_key = None if shapes == self._initial_shapes else shapes
 
     def _of(self, slot: SequenceSlot) -> States:
         if slot.is_start or slot.state is None:
             # Copies: a framework that writes into its input spoils this sequence and no other.
             slot.state = {state.name: state.initial.copy() for state in self._states}
+            slot.batch_key = None
         states: States = slot.state
         return states
 

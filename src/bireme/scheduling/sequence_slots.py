@@ -71,6 +71,13 @@ class LiveSequence:
         self.then: LiveSequence | None = None
         """The later sequence with the same id."""
 
+    def take_next(self) -> InferenceRequest:
+        """Make the next request the current one."""
+        self.current = request = self.requests.popleft()
+        if self.place is not None and self.place.batch_key is not None:
+            request.batch_key = (request.batch_key, self.place.batch_key)
+        return request
+
     @property
     def is_over(self) -> bool:
         """Whether nothing waits or runs, and nothing can come."""
@@ -141,7 +148,7 @@ class DirectLane:
 
     def offer(self, sequence: LiveSequence, now_ns: int) -> None:
         """See `Lane.offer`."""
-        sequence.current = sequence.requests.popleft()
+        sequence.take_next()
         self._ready[sequence.number] = (sequence, now_ns)
 
     def withdraw(self, sequence: LiveSequence) -> InferenceRequest:
@@ -201,8 +208,7 @@ class OldestLane:
 
     def offer(self, sequence: LiveSequence, now_ns: int) -> None:
         """See `Lane.offer`."""
-        sequence.current = request = sequence.requests.popleft()
-        self._batcher.enqueue(request, now_ns)
+        self._batcher.enqueue(sequence.take_next(), now_ns)
 
     def withdraw(self, sequence: LiveSequence) -> InferenceRequest:
         """See `Lane.withdraw`."""

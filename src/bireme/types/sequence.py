@@ -13,7 +13,7 @@ class SequenceSlot:
     sequence never run at the same time, so whoever executes one may read and write ``state`` without a lock.
     """
 
-    __slots__ = ("instance", "is_start", "number", "sequence_id", "state")
+    __slots__ = ("batch_key", "instance", "is_start", "number", "sequence_id", "state")
 
     def __init__(self, sequence_id: int | str, instance: int, number: int) -> None:
         self.sequence_id = sequence_id
@@ -26,6 +26,9 @@ class SequenceSlot:
         self.state: Any = None
         """Whatever the instance carries from one request to the next. None at the start, and after a first request that
         failed before it left any."""
+        self.batch_key: object = None
+        """The sequence's requests share a batch only with those of sequences whose keys are equal: a state may grow, and batches
+        have one shape. None: as at the start. Whoever writes ``state`` writes it."""
 
     def __repr__(self) -> str:
         start = ", start" if self.is_start else ""
