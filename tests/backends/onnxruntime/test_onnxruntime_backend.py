@@ -543,6 +543,29 @@ def test_an_operator_library_that_cannot_be_loaded_is_named(open_model, tmp_path
         open_model(save_add, model_operations=ModelOperations(("libops.so",)))
 
 
+def test_operators_may_be_registered_by_a_python_file(open_model, tmp_path):
+    (tmp_path / "ops.py").write_text(
+        "def register_operators(session_options):\n"
+        "    session_options.add_free_dimension_override_by_name('seen', 1)\n"
+        f"    open({str(tmp_path / 'seen')!r}, 'w').close()\n"
+    )
+
+    model = open_model(save_add, model_operations=ModelOperations(("ops.py",)))
+
+    assert model.execute(INPUT0=ones(16), INPUT1=ones(16))["OUTPUT0"][0] == 2
+    assert (tmp_path / "seen").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("", r"it has no function register_operators"), ("1/0", "division by zero")]
+)
+def test_a_python_file_that_registers_nothing_is_named(open_model, tmp_path, text, reason):
+    (tmp_path / "ops.py").write_text(text)
+
+    with pytest.raises(InvalidArgument, match=rf"operator library 'ops\.py' cannot be loaded: {reason}"):
+        open_model(save_add, model_operations=ModelOperations(("ops.py",)))
+
+
 # The process.
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bireme.backends.interface import ModelContext
+from bireme.backends.onnxruntime.operators import register_operators
 from bireme.backends.onnxruntime.providers import choose_providers
 from bireme.backends.onnxruntime.runtime import log, ort
 from bireme.backends.onnxruntime.settings import BackendSettings, ModelSettings
@@ -59,13 +60,10 @@ def _session_options(ctx: ModelContext, settings: ModelSettings, backend_setting
 
 
 def _register_op_libraries(ctx: ModelContext, options: Any) -> None:
-    """Load the libraries of custom operators; a relative path is looked up in the version and model directories."""
     operations = ctx.config.model_operations
     for filename in operations.op_library_filename if operations is not None else ():
-        places = [ctx.version_dir / filename, ctx.model_dir / filename]
-        path = next((place for place in places if place.is_file()), Path(filename))
         try:
-            options.register_custom_ops_library(str(path))
+            register_operators(ctx, filename, options)
         except Exception as error:
             raise InvalidArgument(
                 f"model '{ctx.name}': model_operations: operator library '{filename}' cannot be loaded: "
