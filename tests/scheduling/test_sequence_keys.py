@@ -24,7 +24,9 @@ def offered(lane, number: int, batch_key: object) -> InferenceRequest:
     ids=["direct", "oldest"],
 )
 def test_a_batch_has_sequences_of_one_key(lane):
-    short, other_short, long = (offered(lane, number, key) for number, key in enumerate([None, None, [(9,)]]))
+    short, other_short, long = (
+        offered(lane, number, key) for number, key in enumerate([None, None, ((9,),)])
+    )
 
     batches = [lane.choose(0).batch]
     lane.end()

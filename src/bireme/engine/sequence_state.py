@@ -57,7 +57,7 @@ class SequenceStates:
     def __init__(self, states: Iterable[_State]) -> None:
         self._states = tuple(states)
         self._are_variable = any(state.is_variable for state in self._states)
-        self._initial_shapes = [state.initial.shape for state in self._states]
+        self._initial_shapes = tuple(state.initial.shape for state in self._states)
 
     def add_inputs(
         self, inputs: dict[str, Array], slots: Sequence[SequenceSlot | None], buffers: GatherBuffers
@@ -102,7 +102,7 @@ class SequenceStates:
                     for state, rows in columns
                 }
                 if self._are_variable:
-                    shapes = [rows[index].shape for _, rows in columns]
+                    shapes = tuple(rows[index].shape for _, rows in columns)
                     slot.batch_key = None if shapes == self._initial_shapes else shapes
 
     def _of(self, slot: SequenceSlot) -> States:

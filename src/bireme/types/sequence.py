@@ -28,7 +28,7 @@ class SequenceSlot:
         failed before it left any."""
         self.batch_key: object = None
         """The sequence's requests share a batch only with those of sequences whose keys are equal: a state may grow, and batches
-        have one shape. None: as at the start. Whoever writes ``state`` writes it."""
+        have one shape. Hashable; None: as at the start. Whoever writes ``state`` writes it."""
 
     def __repr__(self) -> str:
         start = ", start" if self.is_start else ""
