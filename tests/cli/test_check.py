@@ -296,7 +296,9 @@ def test_what_is_odd_is_noted_and_the_model_is_good(tmp_path):
     found = check(tmp_path)
 
     assert all(report.is_good for report in found.values())
-    assert ["'response_cache' has no effect yet: every request runs the model"] == found["m"].notes
+    assert found["m"].notes == [
+        "'response_cache' has an effect on a server with a cache alone (--cache-config)"
+    ]
     assert [f"{path / 'config.pbtx'}: ignored; a config file is called config.pbtxt"] == found["n"].notes
 
 

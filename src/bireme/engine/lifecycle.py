@@ -32,7 +32,8 @@ from bireme.engine.model import Model
 from bireme.engine.model_host import ModelHost
 from bireme.engine.model_state import LoadSource, Members, ModelRecord
 from bireme.engine.model_table import DUPLICATE, ModelTable, suggest
-from bireme.engine.options import ModelControlMode, ServerOptions
+from bireme.engine.options import ModelControlMode, RateLimit, ServerOptions
+from bireme.engine.response_cache.model_caches import attach_cache, open_caches
 from bireme.engine.timer import DeadlineTimer
 from bireme.engine.transitions import Transitions
 from bireme.engine.version_loader import VersionLoader
@@ -72,6 +73,7 @@ class Lifecycle:
         self._loader = VersionLoader(options, backends, host)
         self._metrics = metrics
         self._loop = loop = host.loop
+        self._caches = open_caches(options.cache_config, metrics)
         self._timer = DeadlineTimer(loop)
         self._pool = ThreadPoolExecutor(options.model_load_thread_count, thread_name_prefix="bireme-load")
         self._live = LiveModels(loop, self.table)
@@ -254,7 +256,14 @@ class Lifecycle:
                 statistics.load_duration_ns = outcome.load_duration_ns
                 if outcome.config.ensemble_scheduling is not None:
                     outcome.labels = MemberLabels(outcome.config, outcome.labels, self.table)
-                model = Model(outcome, loop=self._loop, timer=self._timer, statistics=statistics)
+                model = Model(
+                    outcome,
+                    loop=self._loop,
+                    timer=self._timer,
+                    statistics=statistics,
+                    resources=self._resources,
+                )
+                attach_cache(self._caches, model, plan.source, self.table.find)
             except Exception as error:
                 if not isinstance(error, BiremeError):
                     log.exception("failed to start '%s' version %d", plan.name, version)
@@ -420,6 +429,8 @@ class Lifecycle:
             log.error("Exit timeout expired. Exiting immediately: %s", self._unfinished())
         return is_idle and is_closed
 
+            if self._caches is not None:
+                self._caches.close()
     async def _wait_until_idle(self, deadline: float) -> bool:
         """Wait until no load runs and no request is in flight; say every second what is left."""
         next_report = self._loop.time()

@@ -169,8 +169,6 @@ def _plan(
     config = complete_config(parsed, name, model_dir, model_dir / first if first else None, rules)
     if config.ensemble_scheduling is not None and not available:
         available = (1,)  # version control systems drop empty directories
-    for feature in features_without_effect(config):
-        log.warning("model '%s': %s", name, feature)
     versions = tuple(select_versions(config.version_policy, available))
     for version in missing_versions(config.version_policy, available):
         log.error(
@@ -203,9 +201,9 @@ def _locate(
 
 
 def features_without_effect(config: ModelConfig) -> list[str]:
-    """Return, for a warning each, what the config asks for and this server does not do yet without refusing the model."""
+    """Return, for a note each, what the config asks for that not every server does."""
     if config.response_cache is not None and config.response_cache.enable:
-        return ["'response_cache' has no effect yet: every request runs the model"]
+        return ["'response_cache' has an effect on a server with a cache alone (--cache-config)"]
     return []
 
 

@@ -22,8 +22,8 @@ from bireme.engine.direct_calls import DirectCalls
 from bireme.engine.instance_pool import InstancePool
 from bireme.engine.instances import RequestSlot, Results, Slot, TensorSlot
 from bireme.engine.loading import PreparedModel
-from bireme.engine.response_cache.lookup import CacheLookup
 from bireme.engine.request_deadlines import RequestDeadlines, default_deadline_ns, inherit_deadline
+from bireme.engine.response_cache.lookup import CacheLookup
 from bireme.engine.tensor_runs import TensorRuns
 from bireme.engine.timer import Deadline, DeadlineTimer
 from bireme.engine.validation import RequestValidator

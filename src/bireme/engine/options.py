@@ -64,6 +64,8 @@ class ServerOptions:
         modes = [mode.value for mode in ModelControlMode]
         if self.model_control_mode not in modes:
             raise InvalidArgument(
+    cache_config: Mapping[str, Mapping[str, str | int | float | bool]] = field(default_factory=dict)
+    """The settings of the response cache, by its name: ``{"local": {"size": 64 << 20}}``. Empty: there is none."""
                 f"model_control_mode is '{self.model_control_mode}', expected one of {', '.join(modes)}"
             )
         if self.load_model and self.model_control_mode != ModelControlMode.EXPLICIT:

@@ -225,9 +225,10 @@ def _still_serving(reason: str) -> str:
 
 
 def _shows_the_same(old: Model, new: Model) -> bool:
-    """Whether both have the same metric labels and buckets."""
-    return (old.config.metric_tags, old.config.model_metrics, old.max_batch_size) == (
-        new.config.metric_tags,
-        new.config.model_metrics,
-        new.max_batch_size,
-    )
+    """Whether both have the same metric labels, buckets and families."""
+    return _what_is_shown(old) == _what_is_shown(new)
+
+
+def _what_is_shown(model: Model) -> tuple[object, ...]:
+    config = model.config
+    return config.metric_tags, config.model_metrics, config.response_cache, model.max_batch_size

@@ -1,0 +1,124 @@
+"""ModelCaches: gives every model that wants it its look-up in the server's cache. Loop thread only.
+
+What a key holds of a model is a token, which is another one for each load of a version: what the old one has answered is
+never found again. A cache that others share gets one made from what was loaded, so that servers with the same files and
+config find each other's answers, and a restarted one its own.
+
+An ensemble answers by the models that it consists of, too: its token is made of theirs, at the moment of each look-up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+import orjson
+
+from bireme.config import to_json
+from bireme.engine.dependencies import Dependency, dependencies_of
+from bireme.engine.response_cache.registry import CacheSettings, open_cache
+from bireme.repository import version_of_path
+
+if TYPE_CHECKING:
+    from bireme.engine.model import Model
+    from bireme.engine.model_state import LoadSource
+    from bireme.engine.response_cache.interface import ResponseCache
+    from bireme.telemetry import ServerMetrics
+
+log = logging.getLogger("bireme.engine")
+
+_NUM_THREADS: Final = 8
+"""Most calls of a cache over a network at one time. A thread is made when there is work for it."""
+
+Find = Callable[[str, int], "Model | None"]
+
+
+def open_caches(config: CacheSettings, metrics: ServerMetrics) -> ModelCaches | None:
+    """Open the cache that ``config`` names, and let ``metrics`` show it; None: it names none.
+
+    Raises:
+        InvalidArgument: it names several, or none that is there; or a setting is wrong.
+    """
+    cache = open_cache(config)
+    if cache is None:
+        return None
+    metrics.show_cache(cache)
+    log.info("response cache: %r", cache)
+    return ModelCaches(cache)
+
+
+class ModelCaches:
+    """The cache of one server, and the tokens of its models."""
+
+    def __init__(self, cache: ResponseCache) -> None:
+        """Take over ``cache``: `close` closes it."""
+        self.cache = cache
+        self._executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="bireme-cache")
+        self._loads = itertools.count(1)
+        self._tokens: WeakKeyDictionary[Model, bytes] = WeakKeyDictionary()
+        self._needs: WeakKeyDictionary[Model, tuple[Dependency, ...]] = WeakKeyDictionary()
+
+    def attach(self, model: Model, source: LoadSource, find: Find) -> None:
+        """Let ``model``, which is new, use the cache if its config says so. ``find`` returns the version that serves."""
+        self._tokens[model] = own = self._make_token(model, source)
+        if needs := dependencies_of(model.config):
+            self._needs[model] = needs
+        if uses_cache(model):
+            token = partial(self._token_now, model, find) if needs else lambda: own
+            model.use_cache(self.cache, token, self._executor)
+
+    def _make_token(self, model: Model, source: LoadSource) -> bytes:
+        name = f"{model.name}/{model.version}/"
+        if not self.cache.is_shared:
+            return f"{name}{next(self._loads)}".encode()
+        if source.fingerprint is None:  # its files came with the call that loaded it
+            return name.encode() + secrets.token_hex(16).encode()
+        files = {
+            path: mark
+            for path, mark in source.fingerprint.files.items()
+            if version_of_path(path) in (None, model.version)
+        }
+        config = {**to_json(model.config), "version_policy": None}
+        text = orjson.dumps((config, files), option=orjson.OPT_SORT_KEYS)
+        return name.encode() + sha256(text, usedforsecurity=False).hexdigest().encode()
+
+    def _token_now(self, model: Model, find: Find) -> bytes | None:
+        """Return what stands for an ensemble and all that it consists of now; None: something of it does not serve."""
+        tokens = [self._tokens[model]]
+        for need in self._needs.get(model, ()):
+            member = find(need.name, need.version)
+            token = None if member is None else self._token_now(member, find)
+            if token is None:
+                return None
+            tokens.append(token)
+        return b"\0".join(tokens) if len(tokens) > 1 else tokens[0]
+
+    def close(self) -> None:
+        """Let go of everything; the models are closed. Blocking, for a moment."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self.cache.close()
+
+
+def attach_cache(caches: ModelCaches | None, model: Model, source: LoadSource, find: Find) -> None:
+    """As `ModelCaches.attach`; without caches, warn if ``model`` asks for one."""
+    if caches is not None:
+        caches.attach(model, source, find)
+    elif uses_cache(model):
+        log.warning(
+            "model '%s' has 'response_cache' enabled, but this server has no cache (--cache-config): every request runs "
+            "the model",
+            model.name,
+        )
+
+
+def uses_cache(model: Model) -> bool:
+    """Whether the config of ``model`` asks for the response cache."""
+    wish = model.config.response_cache
+    return wish is not None and wish.enable
