@@ -32,7 +32,7 @@ from bireme.engine.model import Model
 from bireme.engine.model_host import ModelHost
 from bireme.engine.model_state import LoadSource, Members, ModelRecord
 from bireme.engine.model_table import DUPLICATE, ModelTable, suggest
-from bireme.engine.options import ModelControlMode, RateLimit, ServerOptions
+from bireme.engine.options import ModelControlMode, ServerOptions
 from bireme.engine.response_cache.model_caches import attach_cache, open_caches
 from bireme.engine.timer import DeadlineTimer
 from bireme.engine.transitions import Transitions
@@ -256,13 +256,7 @@ class Lifecycle:
                 statistics.load_duration_ns = outcome.load_duration_ns
                 if outcome.config.ensemble_scheduling is not None:
                     outcome.labels = MemberLabels(outcome.config, outcome.labels, self.table)
-                model = Model(
-                    outcome,
-                    loop=self._loop,
-                    timer=self._timer,
-                    statistics=statistics,
-                    resources=self._resources,
-                )
+                model = Model(outcome, loop=self._loop, timer=self._timer, statistics=statistics)
                 attach_cache(self._caches, model, plan.source, self.table.find)
             except Exception as error:
                 if not isinstance(error, BiremeError):
