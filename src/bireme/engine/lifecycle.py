@@ -72,8 +72,8 @@ class Lifecycle:
         host.lifecycle = self
         self._loader = VersionLoader(options, backends, host)
         self._metrics = metrics
-        self._loop = loop = host.loop
         self._caches = open_caches(options.cache_config, metrics)
+        self._loop = loop = host.loop
         self._timer = DeadlineTimer(loop)
         self._pool = ThreadPoolExecutor(options.model_load_thread_count, thread_name_prefix="bireme-load")
         self._live = LiveModels(loop, self.table)
@@ -419,12 +419,12 @@ class Lifecycle:
         self._pool.shutdown(wait=False, cancel_futures=True)
         if is_closed:
             self._timer.close()
+            if self._caches is not None:
+                self._caches.close()
         else:
             log.error("Exit timeout expired. Exiting immediately: %s", self._unfinished())
         return is_idle and is_closed
 
-            if self._caches is not None:
-                self._caches.close()
     async def _wait_until_idle(self, deadline: float) -> bool:
         """Wait until no load runs and no request is in flight; say every second what is left."""
         next_report = self._loop.time()
