@@ -52,6 +52,8 @@ class ServerOptions:
     """How long `Server.stop` waits for requests in flight."""
     allow_client_shm: bool = False
     """Clients may register shared memory regions, from which the server reads and to which it writes."""
+    cache_config: Mapping[str, Mapping[str, str | int | float | bool]] = field(default_factory=dict)
+    """The settings of the response cache, by its name: ``{"local": {"size": 64 << 20}}``. Empty: there is none."""
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
 
     def check(self) -> None:
@@ -64,8 +66,6 @@ class ServerOptions:
         modes = [mode.value for mode in ModelControlMode]
         if self.model_control_mode not in modes:
             raise InvalidArgument(
-    cache_config: Mapping[str, Mapping[str, str | int | float | bool]] = field(default_factory=dict)
-    """The settings of the response cache, by its name: ``{"local": {"size": 64 << 20}}``. Empty: there is none."""
                 f"model_control_mode is '{self.model_control_mode}', expected one of {', '.join(modes)}"
             )
         if self.load_model and self.model_control_mode != ModelControlMode.EXPLICIT:
