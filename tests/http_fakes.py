@@ -20,6 +20,7 @@ from bireme.frontend.options import ListenOptions
 from bireme.ipc.arena import Arena
 from bireme.ipc.shared_memory import SharedMemoryRegions
 from bireme.telemetry import ServerMetrics
+from bireme.telemetry.tracing import TraceOptions, Tracing
 from bireme.types import BiremeError, InferenceRequest, InferenceResponse, NotFound, Tensor
 
 
@@ -306,6 +307,7 @@ class FakeServer:
         self.shared_memory = SharedMemoryRegions(is_allowed=True)
         self.metrics = ServerMetrics()
         self.arena = Arena()
+        self.tracing = Tracing(TraceOptions())
         self.is_ready = True
         self.asks_models = False
         """Whether readiness is asked of the models: `check_ready` and `check_model_ready` then wait for ``hook``."""

@@ -129,14 +129,6 @@ def test_control_errors_are_the_engines(server, name):
         ask_blocking(server, name, model_name="m")
 
 
-# Trace
-
-
-def test_tracing_is_not_supported_yet(server):
-    with pytest.raises(Unsupported, match=r"^tracing is not supported yet"):
-        ask(server, "TraceSetting")
-
-
 # Logging
 
 

@@ -42,8 +42,8 @@ def served(path: str) -> str:
         ("/v2/models/m/versions/007/infer", "InferRoute m 007"),
         ("/v2/models/m/generate", "GenerateRoute m"),
         ("/v2/models/m/versions/7/generate_stream", "GenerateStreamRoute m 7"),
-        ("/v2/models/m/trace/setting", "trace m"),
-        ("/v2/trace/setting", "trace"),
+        ("/v2/models/m/trace/setting", "trace_settings m"),
+        ("/v2/trace/setting", "trace_settings"),
         ("/v2/logging", "logging"),
         ("/v2/repository/index", "repository_index"),
         ("/v2/repository/r/index", "repository_index r"),
@@ -122,20 +122,6 @@ def test_wrong_verb_is_a_405_that_names_the_right_ones(method, path, allowed):
     assert reply.status == 405
     assert reply.headers["allow"] == allowed
     assert json.loads(reply.body)["error"].startswith("Method Not Allowed")
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/v2/trace/setting"),
-        ("POST", "/v2/models/m/trace/setting"),
-    ],
-)
-def test_routes_of_later_releases_say_so(method, path):
-    reply = Scene().ask(request(path, method=method))
-
-    assert reply.status == 501
-    assert "not supported yet" in json.loads(reply.body)["error"]
 
 
 # Restricted APIs
@@ -252,11 +238,11 @@ def test_verbose_log_has_a_line_per_answer(capsys):
         scene.ask(request("/v2/health/live"))
         log.settings.update({"log_verbose_level": 1})
         scene.ask(request("/v2/health/live"))
-        scene.ask(request("/v2/trace/setting"))
+        scene.ask(request("/v2/models/nope/trace/setting"))
         first, second = capsys.readouterr().out.splitlines()
     finally:
         log.settings.uninstall()
 
     assert '"HTTP request: GET /v2/health/live answered 200, 0 bytes"' in first
-    assert "HTTP request: GET /v2/trace/setting answered 501, " in second
-    assert "bytes: tracing is not supported yet" in second
+    assert "HTTP request: GET /v2/models/nope/trace/setting answered 400, " in second
+    assert "bytes: Request for unknown model : nope" in second

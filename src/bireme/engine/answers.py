@@ -176,7 +176,7 @@ class Answers:
             self.statistics.observer.on_first_response(_now_ns() - request.start_ns)
         request.num_responses += 1
         if request.trace is not None:
-            note_response(request.trace)
+            note_response(request.trace, response)
         self._respond(request, response)
 
     def _only_response(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:

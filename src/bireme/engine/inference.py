@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -22,9 +22,13 @@ from bireme.types import (
     Parameter,
     Tensor,
     Unavailable,
+    Unsupported,
     datatypes,
 )
 from bireme.wire import bfloat16
+
+if TYPE_CHECKING:
+    from bireme.engine.model import Model
 
 # A waiting thread looks this often whether the loop still exists: nothing else would wake it from one that has gone.
 _LOOP_CHECK_S = 1.0
@@ -148,6 +152,24 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         value = settings.get(name, 0)
         if not isinstance(value, int) or value < 0:
             raise InvalidArgument(f"{name}: expected an integer from 0 on, got {value!r}")
+
+
+def make_request(
+    model: Model, inputs: Mapping[str, Any], version: int, settings: Mapping[str, Any]
+) -> InferenceRequest:
+    """Return a request to ``model``, asked for as ``version``. ``settings``: the other `InferSettings`.
+
+    Raises:
+        InvalidArgument: as `check_settings` and `make_tensors`.
+        Unsupported: the model answers any number of times.
+    """
+    if settings:
+        check_settings(settings)
+    name = model.name
+    if model.is_decoupled:
+        raise Unsupported(f"infer() takes exactly one response, and model '{name}' is decoupled")
+    tensors = make_tensors(name, model.inputs, inputs)
+    return InferenceRequest(name, tensors, wake_task, model_version=version, **settings)
 
 
 def make_tensors(

@@ -1,12 +1,18 @@
-"""Gives memory back to the operating system after a model has gone."""
+"""Gives memory back to the operating system: after a model has gone, and what the arena does not use."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import sys
 import weakref
 from collections.abc import Callable
+
+from bireme.ipc.arena import Arena
+
+_TRIM_PERIOD_S = 2.0
+"""How long unused memory of the arena is kept for reuse, at least."""
 
 
 def _find_malloc_trim() -> Callable[[int], int] | None:
@@ -36,3 +42,21 @@ def release_memory(*remains: weakref.ref[object]) -> None:
         gc.collect()
     if _malloc_trim is not None:
         _malloc_trim(0)
+
+
+class ArenaTrimmer:
+    """Gives unused memory of ``arena`` back, again and again. Loop thread only."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Trim now, and every `_TRIM_PERIOD_S` from now on."""
+        self._arena.trim()
+        self._timer = loop.call_later(_TRIM_PERIOD_S, self.start, loop)
+
+    def stop(self) -> None:
+        """Trim no more."""
+        if self._timer is not None:
+            self._timer.cancel()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from bireme.telemetry import MetricsOptions
+from bireme.telemetry.tracing import TraceOptions
 from bireme.types import InvalidArgument, Unsupported
 
 
@@ -55,6 +56,7 @@ class ServerOptions:
     cache_config: Mapping[str, Mapping[str, str | int | float | bool]] = field(default_factory=dict)
     """The settings of the response cache, by its name: ``{"local": {"size": 64 << 20}}``. Empty: there is none."""
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    tracing: TraceOptions = field(default_factory=TraceOptions)
 
     def check(self) -> None:
         """Check what no type can say.
@@ -85,6 +87,7 @@ class ServerOptions:
             value = getattr(self, name)
             if not value >= smallest:
                 raise InvalidArgument(f"{name} is {value}, expected {smallest} or more")
+        self.tracing.check()
         if self.model_namespacing:
             raise Unsupported(
                 "model_namespacing is not supported: model names must be unique over all repositories"

@@ -28,14 +28,14 @@ from bireme.engine.inference import (
     InferResult,
     InferSettings,
     Waiter,
-    check_settings,
-    make_tensors,
+    make_request,
     result_of,
     wake_task,
     wake_thread,
 )
 from bireme.engine.lifecycle import Lifecycle
 from bireme.engine.load_plan import LoadOverride
+from bireme.engine.memory import ArenaTrimmer
 from bireme.engine.model import Model
 from bireme.engine.model_control import ModelControl
 from bireme.engine.model_host import ModelHost
@@ -46,13 +46,14 @@ from bireme.ipc.arena import Arena
 from bireme.ipc.shared_memory import SharedMemoryRegions
 from bireme.repository import Catalogue
 from bireme.telemetry import ServerMetrics
+from bireme.telemetry.spans import refuse_request
+from bireme.telemetry.tracing import Tracing
 from bireme.types import (
     BiremeError,
     InferenceRequest,
     InferenceResponse,
     Internal,
     Unavailable,
-    Unsupported,
 )
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ _STOPPING = "Server is stopping, scheduler for model has stopped accepting new i
 _NOTHING: dict[Any, Model] = {}
 _FIRST_SEGMENT = 1
 """Number of the arena's first segment; those of worker processes begin far above."""
-_TRIM_PERIOD_S = 2.0
-"""How long unused memory of the arena is kept for reuse, at least."""
 
 
 class Server:
@@ -101,7 +100,9 @@ class Server:
         """The regions that clients registered; for front ends, on the loop thread."""
         self.arena = Arena(_FIRST_SEGMENT)
         """Memory that can be handed to the processes of models; bodies of requests are received into it."""
-        self._trimming: asyncio.TimerHandle | None = None
+        self._trimmer = ArenaTrimmer(self.arena)
+        self.tracing = Tracing(options.tracing)
+        """Which requests are traced; front ends offer theirs."""
         self._backends = dict(backends or {})
         self._state = ServerState.NEW
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -145,6 +146,7 @@ class Server:
     async def _start(self) -> None:
         assert self._loop is not None
         start_ns = time.monotonic_ns()
+        self.tracing.start()
         catalogue = await asyncio.to_thread(Catalogue.open, self.options.model_repository)
         host = ModelHost(
             self._loop,
@@ -167,7 +169,7 @@ class Server:
         self._latest = lifecycle.table.latest
         self._versions = lifecycle.table.versions
         self._state = ServerState.READY
-        self._trim()
+        self._trimmer.start(self._loop)
         self._control.start_polling()
         seconds = (time.monotonic_ns() - start_ns) / 1e9
         log.info("server '%s': models loaded in %.2f s", self.options.id, seconds)
@@ -195,18 +197,13 @@ class Server:
             self._stopping = self._loop.create_task(self._stop(timeout_s))
         return await asyncio.shield(self._stopping)
 
-    def _trim(self) -> None:
-        assert self._loop is not None
-        self.arena.trim()
-        self._trimming = self._loop.call_later(_TRIM_PERIOD_S, self._trim)
-
     async def _stop(self, timeout_s: float) -> bool:
         log.info("Waiting for in-flight requests to complete.")
         if self._control is not None:
             await self._control.stop_polling()
         is_clean = await self._close_lifecycle(timeout_s)
-        if self._trimming is not None:
-            self._trimming.cancel()
+        self._trimmer.stop()
+        await asyncio.to_thread(self.tracing.close)
         self.shared_memory.close()
         self._state = ServerState.STOPPED
         return is_clean
@@ -243,15 +240,19 @@ class Server:
             Unavailable: the version is not ready, the queue is full, or the server is starting or stopping.
         """
         version = request.model_version
-        if version == -1:
-            model = self._latest.get(request.model_name)
-        else:
-            model = self._versions.get((request.model_name, version))
-        if model is None:
-            raise self._refusal(request.model_name, version, request.id_prefix)
-        if request.parameters is not None:
-            take_parameters(request)
-        model.enqueue(request)
+        try:
+            if version == -1:
+                model = self._latest.get(request.model_name)
+            else:
+                model = self._versions.get((request.model_name, version))
+            if model is None:
+                raise self._refusal(request.model_name, version, request.id_prefix)
+            if request.parameters is not None:
+                take_parameters(request)
+            model.enqueue(request)
+        except BiremeError as error:
+            refuse_request(request, error)
+            raise
 
     def cancel(self, request: InferenceRequest) -> None:
         """Take ``request`` back: it is answered `Cancelled` if it still waits, and flagged if it runs."""
@@ -280,6 +281,8 @@ class Server:
         future: asyncio.Future[InferenceResponse] = loop.create_future()
         request.context = future
         request.respond = wake_task
+        if self.tracing.is_on:
+            self.tracing.offer(request)
         self.submit(request)
         try:
             return result_of(await future)
@@ -318,20 +321,16 @@ class Server:
         self, name: str, inputs: Mapping[str, Any], *, version: int = -1, **settings: Any
     ) -> InferenceRequest:
         """Return a request with ``inputs`` as tensors; the caller sets ``respond`` and ``context``."""
-        if settings:
-            check_settings(settings)
         if self._state is ServerState.NEW:
             raise Unavailable(
                 "Server not ready: start it, by 'with Server(...) as server' or 'await server.start()'"
             )
-        model = self.model(name, version)
-        if model.is_decoupled:
-            raise Unsupported(f"infer() takes exactly one response, and model '{name}' is decoupled")
-        tensors = make_tensors(name, model.inputs, inputs)
-        return InferenceRequest(name, tensors, wake_task, model_version=version, **settings)
+        return make_request(self.model(name, version), inputs, version, settings)
 
     def _submit_for(self, request: InferenceRequest, waiter: Waiter) -> None:
         try:
+            if self.tracing.is_on:
+                self.tracing.offer(request)
             self.submit(request)
         except BiremeError as error:
             waiter.put(InferenceResponse(request.model_name, -1, request.id, error=error))

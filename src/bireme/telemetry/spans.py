@@ -1,23 +1,38 @@
 """Tracing one request: who asked for it, what it called, where the time went.
 
-A client asks by the request parameter `TRACE_PARAMETER`; nothing is recorded for anybody else. The request gets a `Span`, and
-so does every call that a model makes for it, through any depth: BLS from processes and threads, calls past the queue, the
-steps of ensembles. The final response carries the tree as a parameter of the same name.
+A client asks by the request parameter `TRACE_PARAMETER`. The request gets a `Span`, and so does every call that a model makes
+for it, through any depth: BLS from processes and threads, calls past the queue, the steps of ensembles. The final response
+carries the tree as a parameter of the same name.
+
+Triton's trace extension samples requests as well (`bireme.telemetry.tracing`). To such a trace belong the steps of ensembles,
+and those calls that pass it on (``trace=request.trace()``). Nothing is recorded for anybody else.
 
 What the times mean is what Triton's trace extension calls them: ``REQUEST_START``, ``QUEUE_START`` and so on.
 
 A call that a model makes after its ``execute`` has returned (decoupled models with threads of their own) belongs to no
-request any more, and is not in the tree.
+request any more, and is not in the tree, unless it passes on the trace of a request that is still open.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import numpy as np
 import orjson
 
-from bireme.types import BiremeError, Execution, InferenceRequest, InferenceResponse, InvalidArgument, Span
+from bireme.types import (
+    BiremeError,
+    Execution,
+    InferenceRequest,
+    InferenceResponse,
+    InvalidArgument,
+    Sample,
+    Span,
+    Tensor,
+)
 
 TRACE_PARAMETER: Final = "bireme_trace"
 """Of a request: true asks for a trace. Of its final response: the trace, as JSON text."""
@@ -27,7 +42,13 @@ MAX_DEPTH: Final = 100
 """So many calls, each made by the one before it. JSON writers and readers give up at about twice that."""
 _MAX_CHARACTERS: Final = 500
 
+TENSOR_QUEUE_INPUT: Final = "TENSOR_QUEUE_INPUT"
+TENSOR_BACKEND_OUTPUT: Final = "TENSOR_BACKEND_OUTPUT"
+
 _now_ns = time.monotonic_ns
+_sampled: Final[dict[str, Span]] = {}
+"""Spans that calls can be linked to, by `Sample.link`: of sampled requests that are not answered yet. Any thread, one step
+at a time."""
 
 
 def begin_trace(request: InferenceRequest) -> None:
@@ -44,21 +65,46 @@ def begin_trace(request: InferenceRequest) -> None:
         )
     request.parameters = parameters or None
     if wanted:
-        request.trace = _make_span(request, 0, [MAX_SPANS - 1])
+        request.trace = request.trace or _make_span(request, 0, [MAX_SPANS - 1])
+        request.trace.is_wanted = True
+
+
+def begin_sample(request: InferenceRequest, make: Callable[[Sample | None], Sample]) -> Span:
+    """Trace ``request``, which has come from outside, as the first of a sampled trace. ``make`` makes its `Sample`."""
+    request.trace = span = request.trace or _make_span(request, 0, [MAX_SPANS - 1])
+    _enter(request, span, make(None))
+    return span
+
+
+def _enter(request: InferenceRequest, span: Span, sample: Sample) -> None:
+    span.sample = sample
+    request.trace_context = sample.link
+    _sampled[sample.link] = span
 
 
 def begin_call(request: InferenceRequest, caller: Execution) -> None:
-    """Trace ``request`` as a call of the code of ``caller``, if any request of that batch is traced. Any thread.
+    """Trace ``request`` as a call of the code of ``caller``, if a request of that batch is traced. Any thread.
 
     A request that was begun already, as its model had no time for a direct call, goes on in the same span.
     """
+    if request.trace is not None:
+        return
+    if request.trace_context is not None:
+        _add_call(request, caller, _sampled.get(request.trace_context))
+        return
     for called_for in caller.requests:
-        if called_for.trace is not None and request.trace is None:
-            _add_call(request, [each.trace for each in caller.requests if each.trace is not None])
+        if called_for.trace is not None:
+            _add_call(request, caller, None)
             return
 
 
-def _add_call(request: InferenceRequest, parents: list[Span]) -> None:
+def _add_call(request: InferenceRequest, caller: Execution, linked: Span | None) -> None:
+    """``linked``: the span whose trace was passed on."""
+    parents = [each.trace for each in caller.requests if each.trace is not None and each.trace.is_wanted]
+    if linked is not None and linked not in parents:
+        parents.insert(0, linked)
+    if not parents:
+        return
     budget, depth = parents[0].budget, parents[0].depth + 1
     if budget[0] <= 0 or depth >= MAX_DEPTH:
         for parent in parents:
@@ -66,6 +112,9 @@ def _add_call(request: InferenceRequest, parents: list[Span]) -> None:
         return
     budget[0] -= 1
     request.trace = span = _make_span(request, depth, budget)
+    span.is_wanted = any(parent.is_wanted for parent in parents)
+    if linked is not None and linked.sample is not None:
+        _enter(request, span, linked.sample.trace.make_sample(linked.sample))
     for parent in parents:
         parent.children.append(span)
 
@@ -83,20 +132,46 @@ def refuse_call(request: InferenceRequest, error: BiremeError) -> None:
     """End the span of a call that its model did not take. Any thread."""
     span = request.trace
     if span is not None:
+        _leave(span)
         span.end_ns = _now_ns()
         span.error = _clean(error.message)
 
 
-def note_response(span: Span) -> None:
+def refuse_request(request: InferenceRequest, error: BiremeError) -> None:
+    """End the trace of a request from outside that its model did not take."""
+    refuse_call(request, error)
+    span = request.trace
+    if span is not None and span.sample is not None:
+        span.sample.trace.close()
+
+
+def _leave(span: Span) -> None:
+    """No call belongs to ``span`` any more."""
+    if span.sample is not None:
+        _sampled.pop(span.sample.link, None)
+
+
+def note_response(span: Span, response: InferenceResponse) -> None:
     """Count a response that is not the final one."""
+    now_ns = _now_ns()
     span.num_responses += 1
-    span.first_response_ns = span.first_response_ns or _now_ns()
+    span.first_response_ns = span.first_response_ns or now_ns
+    if span.sample is not None and span.sample.trace.takes_tensors:
+        _copy(span.sample, TENSOR_BACKEND_OUTPUT, response.outputs, now_ns)
+
+
+def _copy(sample: Sample, activity: str, tensors: Iterable[Tensor], time_ns: int) -> None:
+    """Keep copies: what tensors borrow may be memory of a client, which writes to it as soon as it has its answer."""
+    for tensor in tensors:
+        with contextlib.suppress(BiremeError):  # BYTES that are none: what failed for them tells that
+            copy = Tensor(tensor.name, tensor.datatype, tensor.shape, np.array(tensor.to_numpy()))
+            sample.tensors.append((time_ns, activity, copy))
 
 
 def end_span(request: InferenceRequest, response: InferenceResponse) -> None:
     """Complete the span of ``request``, whose model is known and whose last response is ``response``. Any thread.
 
-    The response of the request that the trace was asked for gets the whole tree.
+    The response of the request that the trace was asked for gets the whole tree, if the client wants it.
     """
     span = request.trace
     assert span is not None
@@ -105,11 +180,17 @@ def end_span(request: InferenceRequest, response: InferenceResponse) -> None:
     span.rows = request.batch_size
     if response.error is not None:
         span.error = _clean(response.error.message)
-    if span.is_decoupled and not response.flag_only:
-        note_response(span)
     if request.execution is not None:
         _take_times(span, request.execution)
-    if span.depth == 0:
+    if span.sample is not None:
+        _leave(span)
+        if span.sample.trace.takes_tensors:
+            _copy(span.sample, TENSOR_QUEUE_INPUT, request.inputs.values(), span.queue_ns)
+            if not span.is_decoupled:
+                _copy(span.sample, TENSOR_BACKEND_OUTPUT, response.outputs, span.end_ns)
+    if span.is_decoupled and not response.flag_only:
+        note_response(span, response)
+    if span.depth == 0 and span.is_wanted:
         response.parameters = {**(response.parameters or {}), TRACE_PARAMETER: write_trace(span)}
 
 

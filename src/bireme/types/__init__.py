@@ -18,7 +18,7 @@ from bireme.types.errors import (
 from bireme.types.request import Execution, InferenceRequest, InferenceResponse, Parameter, Respond
 from bireme.types.sequence import SequenceSlot
 from bireme.types.tensor import Array, Buffer, Tensor, decode_bytes, encode_bytes
-from bireme.types.trace import Span
+from bireme.types.trace import Sample, Span
 
 __all__ = [
     "AlreadyExists",
@@ -38,6 +38,7 @@ __all__ = [
     "QueueFull",
     "RequestTimedOut",
     "Respond",
+    "Sample",
     "SequenceSlot",
     "Span",
     "Tensor",

@@ -136,7 +136,8 @@ class InferenceRequest:
         self.parent: Execution | None = None
         """The execution whose model asks (BLS); None: the request comes from outside."""
         self.trace_context: str | None = None
-        """OpenTelemetry context as JSON; None: not traced."""
+        """What links the calls that it leads to with it: its OpenTelemetry context as JSON, or the number of its span where
+        traces are written to a file. None: the trace extension has not sampled it."""
 
         self.trace: Span | None = None
         """Where its time goes; None: nobody asked."""

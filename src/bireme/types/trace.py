@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+
+class Sample:
+    """A span's place in a trace that is written to a file or exported, as Triton's trace extension has sampled it."""
+
+    __slots__ = ("link", "number", "parent_number", "span_id", "tensors", "trace")
+
+    def __init__(self, trace: Any, number: int, parent_number: int, span_id: int, link: str) -> None:
+        self.trace = trace
+        """The whole trace: `bireme.telemetry.tracing.SampledTrace`. Its spans share it."""
+        self.number = number
+        """Triton's id of the span; no other of this process has it."""
+        self.parent_number = parent_number
+        """0: it is the first."""
+        self.span_id = span_id
+        """OpenTelemetry's id of the span."""
+        self.link = link
+        """The ``trace_context`` of its request, and of the calls that it passes its trace to."""
+        self.tensors: list[tuple[int, str, Any]] = []
+        """When each was seen, as what, and a copy of it."""
+
 
 class Span:
     """The record of one traced request of a model. All times are ``time.monotonic_ns``; 0: it did not come to that.
@@ -26,11 +48,13 @@ class Span:
         "id",
         "is_decoupled",
         "is_ensemble",
+        "is_wanted",
         "model",
         "num_dropped",
         "num_responses",
         "queue_ns",
         "rows",
+        "sample",
         "start_ns",
         "version",
     )
@@ -47,6 +71,10 @@ class Span:
         self.budget = budget
         self.depth = depth
         """How many calls lie above it; 0: the request came from outside, and its answer tells the trace."""
+        self.is_wanted = False
+        """Whether the client asked for the record, so that every call belongs to it."""
+        self.sample: Sample | None = None
+        """None: it belongs to no trace but the client's."""
         self.is_decoupled = False
         self.is_ensemble = False
         self.children: list[Span] = []

@@ -19,6 +19,7 @@ from bireme.frontend.inference import INLINE_INFLATE_SIZE
 from bireme.frontend.memory import allocate_body
 from bireme.frontend.work import INTERNAL_ERROR
 from bireme.telemetry import log as server_log
+from bireme.telemetry.tracing import TraceContext
 from bireme.types import BiremeError, Buffer, InferenceRequest, Parameter
 from bireme.wire.grpc.compression import Encoding, decompress
 from bireme.wire.grpc.message_reader import SMALL_SIZE, MessageReader, message_prefix
@@ -51,7 +52,7 @@ DEADLINE_EXCEEDED: Final = "Deadline Exceeded"
 class Route:
     """What a request head says. Shared between the calls of one connection that sent the same head."""
 
-    __slots__ = ("accepted", "encoding", "forwarded", "max_message_size", "path", "timeout_s")
+    __slots__ = ("accepted", "caller", "encoding", "forwarded", "max_message_size", "path", "timeout_s")
 
     def __init__(self, path: bytes, max_message_size: int) -> None:
         self.path = path
@@ -64,6 +65,8 @@ class Route:
         """By what to compress responses."""
         self.forwarded: dict[str, Parameter] | None = None
         """Metadata that become request parameters."""
+        self.caller: TraceContext | None = None
+        """Who the requests belong to, by their trace context."""
 
     def open(self, connection: GrpcConnection, stream: Stream) -> Receiver:
         """Begin the call of ``stream``."""
@@ -122,7 +125,8 @@ class Call(MessageReader):
         """Bytes counted in the listener's `ReceiveMemory`."""
         self._swept: tuple[int, int] = (-1, 0)
         self._timer: asyncio.TimerHandle | None = None
-        self.start_ns = time.monotonic_ns() if connection.log_access is not None else 0
+        is_timed = connection.log_access is not None or api.server.tracing.is_on
+        self.start_ns = time.monotonic_ns() if is_timed else 0
         if route.timeout_s >= 0:
             self._timer = connection.loop.call_later(route.timeout_s, self._expire)
 

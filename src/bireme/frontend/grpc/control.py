@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from bireme.frontend.unsupported import TRACING_UNSUPPORTED
+from bireme.frontend.trace_settings import trace_model
 from bireme.telemetry import log
+from bireme.telemetry.tracing import read_changes
 from bireme.types import InvalidArgument, Unavailable, Unsupported
 from bireme.wire.grpc import message_class
 
@@ -70,9 +71,15 @@ async def unload(api: GrpcApi, request: Any) -> Any:
     return message_class("inference.RepositoryModelUnloadResponse")()
 
 
-def trace_setting(_: GrpcApi, __: Any) -> Any:
-    """``TraceSetting``."""
-    raise Unsupported(TRACING_UNSUPPORTED)
+def trace_setting(api: GrpcApi, request: Any) -> Any:
+    """``TraceSetting``: changes what the map says, and answers with what is valid; an empty list takes a setting back."""
+    model = trace_model(api.server, request.model_name)
+    texts = {key: list(setting.value) or None for key, setting in request.settings.items()}
+    if texts:
+        api.server.tracing.update(model, read_changes(texts))
+    make = message_class("inference.TraceSettingResponse.SettingValue")
+    settings = {key: make(value=value) for key, value in api.server.tracing.describe(model).items()}
+    return message_class("inference.TraceSettingResponse")(settings=settings)
 
 
 def log_settings(_: GrpcApi, request: Any) -> Any:

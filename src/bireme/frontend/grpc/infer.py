@@ -16,6 +16,7 @@ from bireme.frontend.grpc.api import GrpcApi
 from bireme.frontend.grpc.call import Route, UnaryCall
 from bireme.frontend.grpc.connection import GrpcConnection
 from bireme.frontend.inference import INLINE_DEFLATE_SIZE, check_bytes, complete, has_large_bytes
+from bireme.telemetry.tracing import GRPC
 from bireme.types import (
     Buffer,
     InferenceRequest,
@@ -90,14 +91,19 @@ class InferCall(UnaryCall):
         if has_large_bytes(self.api.server, request, message):
             self.work = self.api.spawn_preparation(self, self._submit_bytes(request))
             return
+        if server.tracing.is_on:
+            server.tracing.offer(request, GRPC, self.route.caller, self.start_ns)
         server.submit(request)
 
     async def _decode(self, message: Buffer) -> None:
         self._submit(await self.api.in_thread(decode, self.api, self.route, message, self.respond), message)
 
     async def _submit_bytes(self, request: InferenceRequest) -> None:
-        self.model = await check_bytes(self.api, self.api.server, request)
-        self.api.server.submit(request)
+        server = self.api.server
+        self.model = await check_bytes(self.api, server, request)
+        if server.tracing.is_on:
+            server.tracing.offer(request, GRPC, self.route.caller, self.start_ns)
+        server.submit(request)
 
     def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
         """Send the engine's response; never raises."""

@@ -102,6 +102,7 @@ class Router:
             level = self._api.options.response_compression_level
             route.accepted = choose_encoding(fields.get(b"grpc-accept-encoding"), level)  # type: ignore[arg-type]
             route.forwarded = forwarded_parameters(head.headers, self._api.header_pattern)
+            route.caller = self._api.server.tracing.read_context(fields)
         return route
 
     def _find(self, head: RequestHead) -> tuple[str, Route] | None:

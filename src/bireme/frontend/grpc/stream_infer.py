@@ -28,6 +28,7 @@ from bireme.frontend.inference import INLINE_INFLATE_SIZE, check_bytes, complete
 from bireme.frontend.pace import Pace
 from bireme.frontend.work import INTERNAL_ERROR
 from bireme.telemetry.log import get_logger
+from bireme.telemetry.tracing import GRPC
 from bireme.types import BiremeError, Buffer, InferenceRequest, InferenceResponse
 from bireme.wire.grpc import (
     EncodedMessage,
@@ -253,17 +254,22 @@ class StreamInferCall(Call):
         if has_large_bytes(self.api.server, request, message):
             self._prepare(self._submit_bytes(item, request))
             return
-        server.submit(request)
-        self._is_beginning = False
+        self._give(request)
 
     async def _submit_bytes(self, item: _Item, request: InferenceRequest) -> None:
         try:
             item.model = await check_bytes(self.api, self.api.server, request)
-            self.api.server.submit(request)
-            self._is_beginning = False
+            self._give(request)
         except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
             self._refuse_item(item, b"", error)
         self._begin_waiting()
+
+    def _give(self, request: InferenceRequest) -> None:
+        server = self.api.server
+        if server.tracing.is_on:
+            server.tracing.offer(request, GRPC, self.route.caller)
+        server.submit(request)
+        self._is_beginning = False
 
     def _refuse_item(self, item: _Item, message: Buffer, error: Exception) -> None:
         """Tell what is wrong with a request that did not reach its model."""

@@ -44,6 +44,7 @@ class HttpConnection(RequestReceiver):
         "_queue",
         "_statuses",
         "_swept",
+        "_tracing",
         "_transport",
         "is_closing",
         "is_lost",
@@ -55,6 +56,7 @@ class HttpConnection(RequestReceiver):
         super().__init__(listener)
         self._max_pipelined = listener.limits.max_pipelined
         self._log_access = listener.log_access
+        self._tracing = listener.tracing
         self._statuses = listener.statuses
         self._busy_poll = listener.busy_poll
         self._transport: asyncio.Transport
@@ -135,7 +137,7 @@ class HttpConnection(RequestReceiver):
 
     def _new_exchange(self, head: RequestHead, body: Buffer) -> Exchange:
         exchange = Exchange(self, head, body)
-        if self._log_access is not None:
+        if self._log_access is not None or (self._tracing is not None and self._tracing.is_on):
             exchange.start_ns = time.monotonic_ns()
         return exchange
 

@@ -1,20 +1,24 @@
-"""Routes that change the server: repository index, load, unload, log settings.
+"""Routes that change the server: repository index, load, unload, log and trace settings.
 
 Loads and unloads run as tasks of their own: they go on when the client leaves, and of the connection's later requests
 only the answers wait for theirs.
 
-Source: Triton ``http_server.cc`` (``HandleRepositoryIndex``, ``HandleRepositoryControl``, ``HandleLogging``).
+Source: Triton ``http_server.cc`` (``HandleRepositoryIndex``, ``HandleRepositoryControl``, ``HandleLogging``,
+``HandleTrace``).
 """
 
 from __future__ import annotations
 
 from bireme.frontend.http.call import Call
+from bireme.frontend.trace_settings import trace_model
 from bireme.telemetry import log
+from bireme.telemetry.tracing import read_changes
 from bireme.types import Unsupported
 from bireme.wire.http import (
     decode_index_request,
     decode_load_request,
     decode_logging_request,
+    decode_trace_request,
     decode_unload_request,
 )
 
@@ -45,6 +49,16 @@ def logging(call: Call) -> None:
     if call.exchange.head.method == b"POST":
         log.settings.update(decode_logging_request(call.exchange.body, call.api.limits))
     call.reply_json(log.settings.get())
+
+
+def trace_settings(call: Call) -> None:
+    """``GET`` and ``POST /v2[/models/{M}]/trace/setting``: both answer with what is valid, POST changes it first."""
+    model = trace_model(call.server, call.target.model)
+    tracing = call.server.tracing
+    if call.exchange.head.method == b"POST":
+        tracing.update(model, read_changes(decode_trace_request(call.exchange.body, call.api.limits)))
+    told = tracing.describe(model)
+    call.reply_json({key: texts if key == "trace_level" else ",".join(texts) for key, texts in told.items()})
 
 
 async def _load(call: Call) -> None:

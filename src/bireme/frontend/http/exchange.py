@@ -119,7 +119,7 @@ class Exchange:
         self.error = ""
         """The message of an error answer."""
         self.start_ns = 0
-        """``time.monotonic_ns`` when the request had begun to arrive; 0 without an access log."""
+        """``time.monotonic_ns`` when the request had begun to arrive; 0 without an access log and without traces."""
         self.pieces: list[Buffer] | None = None
         """The answer, or parts of it, held back while an earlier request of the connection has none."""
         self.size = 0

@@ -32,5 +32,6 @@ class HttpFrontend(FrontEnd):
             cancel=server.cancel,
             log_access=access_recorder(access_log),
             statuses=server.metrics.responses("http"),
+            tracing=server.tracing,
         )
         super().__init__(listener, api, access_log)

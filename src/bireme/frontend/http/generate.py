@@ -19,6 +19,7 @@ from bireme.frontend.inference import check_bytes, complete, has_large_bytes
 from bireme.frontend.memory import allocate_body
 from bireme.ipc import json_offload
 from bireme.ipc.segment import Segment
+from bireme.telemetry.tracing import HTTP
 from bireme.types import (
     BiremeError,
     InferenceRequest,
@@ -45,13 +46,14 @@ _NOT_ONE: Final = (
 class GenerateRoute(Route):
     """One JSON object in, one out."""
 
-    __slots__ = ("_api", "_fault", "_is_encoded", "_model_name", "_version")
+    __slots__ = ("_api", "_caller", "_fault", "_is_encoded", "_model_name", "_version")
 
     def __init__(self, api: Api, head: RequestHead, target: Target) -> None:
         super().__init__(api.options.max_input_size)
         self._api = api
         self._model_name = target.model
         self._version = -1
+        self._caller = api.server.tracing.read_context(head.fields)
         self._fault: BiremeError | None = None
         self._is_encoded = head.fields.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity")
         try:
@@ -89,7 +91,7 @@ class GenerateRoute(Route):
         )
         # Before the request is given away: it may be answered within the call.
         exchange.request = request
-        api.server.submit(request)
+        self._submit(exchange, request)
 
     async def _prepare(self, exchange: Exchange) -> None:
         """Have a large body parsed by another process, then submit the request."""
@@ -109,7 +111,13 @@ class GenerateRoute(Route):
         if has_large_bytes(api.server, request, body):
             await check_bytes(api, api.server, request)
         exchange.request = request
-        api.server.submit(request)
+        self._submit(exchange, request)
+
+    def _submit(self, exchange: Exchange, request: InferenceRequest) -> None:
+        server = self._api.server
+        if server.tracing.is_on:
+            server.tracing.offer(request, HTTP, self._caller, exchange.start_ns)
+        server.submit(request)
 
     def _responder(self, exchange: Exchange) -> Respond:
         """Return what takes the responses of a request of this route."""

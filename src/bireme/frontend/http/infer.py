@@ -29,6 +29,7 @@ from bireme.frontend.inference import (
 from bireme.frontend.memory import allocate_body
 from bireme.ipc import json_offload
 from bireme.ipc.segment import Segment
+from bireme.telemetry.tracing import HTTP
 from bireme.types import (
     BiremeError,
     Buffer,
@@ -71,6 +72,7 @@ class InferRoute(Route):
     __slots__ = (
         "_accepted",
         "_api",
+        "_caller",
         "_encoding",
         "_fault",
         "_forwarded",
@@ -91,6 +93,8 @@ class InferRoute(Route):
         self._header_length = head.fields.get(b"inference-header-content-length")
         self._json_length: int | None = None
         self._forwarded: dict[str, Parameter] | None = None
+        self._caller = api.server.tracing.read_context(head.fields)
+        """Who the request belongs to, by its trace context."""
         self._fault: BiremeError | None = None
         """What is wrong with the head; told when the request is complete."""
         is_body_as_sent = False
@@ -175,6 +179,8 @@ class InferRoute(Route):
             # Both before the request is given away: it may be answered within the call.
             exchange.request = request
             exchange.model = model
+            if server.tracing.is_on:
+                server.tracing.offer(request, HTTP, self._caller, exchange.start_ns)
             server.submit(request)
         except BiremeError as error:
             exchange.fail(error)
@@ -185,6 +191,8 @@ class InferRoute(Route):
         model = await check_bytes(self._api, server, request)
         exchange.request = request
         exchange.model = model
+        if server.tracing.is_on:
+            server.tracing.offer(request, HTTP, self._caller, exchange.start_ns)
         server.submit(request)
 
     async def _prepare(self, exchange: Exchange) -> None:

@@ -11,6 +11,7 @@ from bireme.frontend.http.head import HeadCache, RequestHead
 from bireme.frontend.http.options import ConnectionLimits
 from bireme.frontend.listener import Listener
 from bireme.frontend.options import ListenOptions
+from bireme.telemetry.tracing import Tracing
 from bireme.types import InferenceRequest
 
 _SCRATCH_SIZE = 64 << 10
@@ -32,16 +33,18 @@ class HttpListener(Listener):
         cancel: Callable[[InferenceRequest], None] | None = None,
         log_access: Callable[[Exchange, int], None] | None = None,
         statuses: defaultdict[int, int] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """``cancel`` takes back a request whose client has left; ``log_access`` is told of every answer and its size.
 
-        ``statuses`` counts answers by status, `CLIENT_LEFT` among them.
+        ``statuses`` counts answers by status, `CLIENT_LEFT` among them. While ``tracing`` is on, requests tell when they came.
         """
         self.limits = limits or ConnectionLimits()
         super().__init__(options, sweep_interval_s=self.limits.sweep_interval_s)
         self.resolve = resolve
         self.cancel = cancel or _ignore
         self.log_access = log_access
+        self.tracing = tracing
         self.statuses = defaultdict(int) if statuses is None else statuses
         self.heads = HeadCache()
         self.scratch = bytearray(_SCRATCH_SIZE)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from bireme.frontend.http import control, observe, shared_memory, unsupported
+from bireme.frontend.http import control, observe, shared_memory
 from bireme.frontend.http.api import Api
 from bireme.frontend.http.call import Call
 from bireme.frontend.http.cors import CorsPolicy
@@ -50,7 +50,7 @@ FIXED: Final[Mapping[bytes, Endpoint]] = {
     b"/v2/health/ready": Endpoint(_GET, "health", observe.server_ready),
     b"/v2/models/stats": Endpoint(_GET, "statistics", observe.all_statistics),
     b"/v2/logging": Endpoint(_GET_POST, "logging", control.logging),
-    b"/v2/trace/setting": Endpoint(_GET_POST, "trace", unsupported.trace),
+    b"/v2/trace/setting": Endpoint(_GET_POST, "trace", control.trace_settings),
 }
 """Paths without variable parts. They come first: a model named ``stats`` has no metadata route."""
 
@@ -62,7 +62,7 @@ OF_MODEL: Final[Mapping[tuple[bytes, ...], Endpoint]] = {
     (b"stats",): Endpoint(_GET, "statistics", observe.model_statistics),
     (b"generate",): Endpoint(_POST, "inference", GenerateRoute),
     (b"generate_stream",): Endpoint(_POST, "inference", GenerateStreamRoute),
-    (b"trace", b"setting"): Endpoint(_GET_POST, "trace", unsupported.trace),
+    (b"trace", b"setting"): Endpoint(_GET_POST, "trace", control.trace_settings),
 }
 """What follows ``/v2/models/{M}[/versions/{V}]``; trace settings take no version."""
 

@@ -17,6 +17,7 @@ from bireme.wire.http.control import (
     decode_load_request,
     decode_logging_request,
     decode_system_registration,
+    decode_trace_request,
     decode_unload_request,
 )
 from bireme.wire.http.errors import error_body
@@ -59,6 +60,7 @@ __all__ = [
     "decode_raw_request",
     "decode_rewritten",
     "decode_system_registration",
+    "decode_trace_request",
     "decode_unload_request",
     "decompress",
     "describe_inputs",

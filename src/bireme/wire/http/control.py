@@ -1,4 +1,4 @@
-"""Bodies of the control routes: repository index, load, unload, log settings, shared memory. All may be empty.
+"""Bodies of the control routes: repository index, load, unload, log and trace settings, shared memory.
 
 Source: Triton ``http_server.cc`` (``HandleRepositoryIndex``, ``HandleRepositoryControl``, ``HandleLogging``,
 ``HandleSystemSharedMemory``, ``HandleCudaSharedMemory``).
@@ -19,6 +19,7 @@ _MAX_COMMAS = 100_000
 """In a load body. JSON parsers hold the GIL: 60 MB of text in few strings take 0.1 s, 60 MB of small numbers 2 s."""
 _SLICE_SIZE = 1 << 20
 """Bytes that are decoded with the GIL held."""
+_TRACE_SETTINGS = ("trace_level", "trace_rate", "trace_count", "log_frequency")
 _WHITESPACE = dict.fromkeys(map(ord, " \t\r\n"))
 
 
@@ -106,6 +107,29 @@ def decode_logging_request(body: Buffer, limits: Limits) -> dict[str, Any]:
         InvalidArgument: no JSON object.
     """
     return _parse_object(body, limits)
+
+
+def decode_trace_request(body: Buffer, limits: Limits) -> dict[str, list[str] | None]:
+    """Return the texts of the trace settings to change; None takes one back. Keys and values are not checked here.
+
+    Raises:
+        InvalidArgument: no JSON object, or a value of the wrong type.
+    """
+    if not len(body):
+        raise InvalidArgument("failed to parse the request JSON buffer: The document is empty. at 0")
+    return {key: _trace_texts(key, value) for key, value in _parse_object(body, limits).items()}
+
+
+def _trace_texts(key: str, value: Any) -> list[str] | None:
+    if value is None:
+        return None
+    if key not in _TRACE_SETTINGS:
+        return []
+    values = value if key == "trace_level" else [value]
+    if type(values) is not list or any(type(text) is not str for text in values):
+        expected = "an array of strings" if key == "trace_level" else "a string"
+        raise InvalidArgument(f"Unable to parse '{key}': expected {expected}, found {describe(value)}")
+    return values
 
 
 def decode_system_registration(body: Buffer, limits: Limits) -> SystemRegistration:

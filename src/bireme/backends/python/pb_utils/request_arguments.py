@@ -40,8 +40,9 @@ class InferenceTrace:
         self._context = context
 
     def get_context(self) -> str | None:
-        """Return the OpenTelemetry context as JSON text; None: not traced."""
-        return self._context
+        """Return the OpenTelemetry context as JSON text; None: not traced, or to a file."""
+        context = self._context
+        return context if context is not None and context.startswith("{") else None
 
 
 def convert_arguments(

@@ -1,0 +1,91 @@
+"""TraceFiles: the files of mode ``triton``. On the writing thread alone.
+
+Traces of a setting without a count and without a log frequency go to the file at once. Others are collected: a full set goes
+to a file of its own, with a number behind its name; what is left when the setting ends goes to the file, too.
+
+The file is a whole JSON array at any time, not only after the server has stopped as with Triton.
+
+Source: Triton ``tracer.cc`` (``TraceSetting::WriteTrace``, ``TraceFile::SaveTraces``).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from bireme.telemetry import log as server_log
+from bireme.telemetry.tracing.sampled import SampledTrace
+from bireme.telemetry.tracing.settings import TraceSetting
+from bireme.telemetry.tracing.triton_json import write_objects
+
+log = server_log.get_logger(__name__)
+
+
+class TraceFiles:
+    """``path``, and its siblings with numbers."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._next_index = 0
+        self._collected: dict[TraceSetting, list[bytes]] = {}
+        self._num_written: dict[TraceSetting, int] = {}
+        self._retired: set[TraceSetting] = set()
+
+    def take(self, traces: list[SampledTrace]) -> None:
+        """Write, or collect, finished traces."""
+        direct: list[bytes] = []
+        for trace in traces:
+            text = write_objects(trace)
+            setting = trace.setting
+            if setting in self._retired or not (setting.log_frequency or setting.count >= 0):
+                direct.append(text)
+            else:
+                self._collect(setting, text)
+        self._append(direct)
+
+    def _collect(self, setting: TraceSetting, text: bytes) -> None:
+        collected = self._collected.setdefault(setting, [])
+        collected.append(text)
+        self._num_written[setting] = num_written = self._num_written.get(setting, 0) + 1
+        is_last = setting.count == 0 and num_written >= setting.num_sampled
+        if is_last or (setting.log_frequency and len(collected) >= setting.log_frequency):
+            self._write_indexed(collected)
+            collected.clear()
+
+    def retire(self, setting: TraceSetting) -> None:
+        """Write what was collected of a setting that is valid no more; what still comes of it is not collected."""
+        self._retired.add(setting)
+        self._num_written.pop(setting, None)
+        self._append(self._collected.pop(setting, []))
+
+    def close(self) -> None:
+        """Write what is left."""
+        for setting in tuple(self._collected):
+            self.retire(setting)
+        if self._file is not None:
+            self._file.close()
+
+    def _append(self, texts: list[bytes]) -> None:
+        if not texts:
+            return
+        try:
+            if self._file is None:
+                self._file = Path(self._path).open("w+b")  # noqa: SIM115 (as long as the server)
+                self._file.write(b"[")
+            else:
+                self._file.seek(-1, os.SEEK_END)
+                self._file.write(b",")
+            self._file.write(b",".join(texts) + b"]")
+            self._file.flush()
+        except OSError as error:
+            log.error("failed creating trace file: %s: %s", self._path, error.strerror)  # noqa: TRY400
+
+    def _write_indexed(self, texts: list[bytes]) -> None:
+        path = f"{self._path}.{self._next_index}"
+        self._next_index += 1
+        try:
+            Path(path).write_bytes(b"[" + b",".join(texts) + b"]")
+        except OSError as error:
+            log.error("failed creating trace file: %s: %s", path, error.strerror)  # noqa: TRY400
