@@ -66,7 +66,6 @@ class Flag:
 
 SAGEMAKER = Feature("the SageMaker front end", ("allow-sagemaker",))
 VERTEX = Feature("the Vertex AI front end", ("allow-vertex-ai",))
-TRACING = Feature("tracing", ("trace-config", "trace-level"))
 CACHE = Feature("the response cache", ("cache-config", "response-cache-byte-size"))
 RATE_LIMITER = Feature("the rate limiter", ("rate-limit",))
 NAMESPACES = Feature("one name in several repositories")
@@ -317,6 +316,15 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             repeat=True,
         ),
     ),
+    "Tracing": (
+        Flag(
+            "trace-config",
+            ValueType("[MODE,]KEY=VALUE", str),
+            "level=TIMESTAMPS, level=TENSORS, rate=1000, count=-1, mode=triton|opentelemetry; triton,file=PATH, "
+            "triton,log-frequency=0; opentelemetry,url=URL, opentelemetry,resource=KEY=VALUE, opentelemetry,bsp_…",
+            repeat=True,
+        ),
+    ),
     "Logging": (
         Flag("log-verbose", VERBOSITY, "Level of detail; true is 1.", 0, short="v"),
         Flag("log-info", BOOL, "Write information.", True),
@@ -380,11 +388,11 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             "true is --disable-auto-complete-config, which is its newer name.",
         ),
         _later("response-cache-byte-size", integer(), CACHE, off=("0",)),
-        _later("trace-file", PATH, TRACING),
-        _later("trace-level", TEXT, TRACING, off=("OFF", "false", "0"), repeat=True),
-        _later("trace-rate", integer(), TRACING),
-        _later("trace-count", integer(), TRACING),
-        _later("trace-log-frequency", integer(), TRACING),
+        Flag("trace-file", PATH, "Its newer name is --trace-config triton,file."),
+        Flag("trace-level", TEXT, "Its newer name is --trace-config level.", repeat=True),
+        Flag("trace-rate", integer(), "Its newer name is --trace-config rate."),
+        Flag("trace-count", integer(), "Its newer name is --trace-config count."),
+        Flag("trace-log-frequency", integer(), "Its newer name is --trace-config triton,log-frequency."),
     ),
     "Later releases": (
         _later("allow-sagemaker", BOOL, SAGEMAKER, off=_FALSE),
@@ -395,7 +403,6 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         _later("vertex-ai-port", PORT, VERTEX),
         _later("vertex-ai-thread-count", integer(), VERTEX),
         _later("vertex-ai-default-model", TEXT, VERTEX),
-        _later("trace-config", TEXT, TRACING, off=("level=OFF", "level=false"), repeat=True),
         _later("cache-config", TEXT, CACHE, repeat=True),
         _later("cache-directory", PATH, CACHE),
         _later("rate-limit", choice("off", "execution_count"), RATE_LIMITER, off=("off",)),

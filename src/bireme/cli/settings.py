@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bireme.cli.flags import FLAGS, Flag
+from bireme.cli.trace_flags import trace_notes, trace_options
 from bireme.cli.values import RestrictedGroup
 from bireme.engine.options import ServerOptions
 from bireme.frontend.grpc.options import GrpcOptions
@@ -64,7 +65,7 @@ def make_settings(values: Values, given: Iterable[Flag] = ()) -> Settings:
             "file": values["log-file"],
         },
         debug_models=tuple(dict.fromkeys(values["debug-model"])),
-        notes=tuple(_notes(values, given)),
+        notes=(*_notes(values, given), *trace_notes(values, trace_options(values))),
     )
     _check_ports(settings)
     settings.server.check()
@@ -103,6 +104,7 @@ def _server_options(values: Values) -> ServerOptions:
             cpu_metrics=values["allow-cpu-metrics"],
             interval_ms=values["metrics-interval-ms"],
         ),
+        tracing=trace_options(values),
     )
 
 

@@ -9,10 +9,12 @@ Source: Triton ``tracer.cc`` (``TraceActivity``, ``TraceTensorActivity``).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import orjson
 
+from bireme.telemetry.spans import TENSOR_QUEUE_INPUT
 from bireme.telemetry.tracing.sampled import SampledTrace
 from bireme.types import Sample, Span, Tensor
 
@@ -26,21 +28,22 @@ def write_objects(trace: SampledTrace) -> bytes:
     objects: list[dict[str, Any]] = []
     for span, sample in walk(trace.root):
         objects.append(_describe(span, sample))
-        entries: list[tuple[int, dict[str, Any]]] = []
+        entries = list(_tensors(sample))
         if has_times:
-            events = list(span_events(span))
-            if span is trace.root:
-                events += trace.events
+            events = [*span_events(span), *(trace.events if span is trace.root else ())]
             entries += [
-                (time_ns, {"timestamps": [{"name": name, "ns": time_ns}]}) for time_ns, name in events
+                (time_ns, 1, {"timestamps": [{"name": name, "ns": time_ns}]}) for time_ns, name in events
             ]
-        entries += [
-            (time_ns, {"activity": activity, "tensor": _tensor(tensor)})
-            for time_ns, activity, tensor in sample.tensors
-        ]
-        entries.sort(key=lambda entry: entry[0])
-        objects += [{"id": sample.number, **entry} for _, entry in entries]
+        entries.sort(key=itemgetter(0, 1))
+        objects += [{"id": sample.number, **entry} for _, _, entry in entries]
     return b",".join(map(orjson.dumps, objects))
+
+
+def _tensors(sample: Sample) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield when each tensor was seen, its rank among what happened then, and its object."""
+    for time_ns, activity, tensor in sample.tensors:
+        rank = 2 if activity == TENSOR_QUEUE_INPUT else 0
+        yield time_ns, rank, {"activity": activity, "tensor": _tensor(tensor)}
 
 
 def walk(span: Span) -> Iterator[tuple[Span, Sample]]:
