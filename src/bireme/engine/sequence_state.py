@@ -74,7 +74,7 @@ class SequenceStates:
         for state in self._states:
             name = state.name
             if model is None:
-                rows = [state.initial] * len(held)
+                rows = [state.initial.copy() for _ in held]
             else:
                 rows = [_blank(model[name]) if states is None else states[name] for states in held]
             inputs[name] = state.join(rows, buffers)
@@ -94,13 +94,10 @@ class SequenceStates:
         Raises:
             BackendFailed: an output is missing, or has a wrong data type or shape. No state has changed.
         """
-        columns = [(state, state.split(outputs, requests)) for state in self._states]
+        columns = [(state.name, state.take(outputs, inputs, requests)) for state in self._states]
         for index, slot in enumerate(slots):
             if slot is not None and not isinstance(results[index], BiremeError):
-                slot.state = {
-                    state.name: state.owned(rows[index], inputs, is_row=len(rows) > 1)
-                    for state, rows in columns
-                }
+                slot.state = {name: rows[index] for name, rows in columns}
                 if self._are_variable:
                     shapes = tuple(rows[index].shape for _, rows in columns)
                     slot.batch_key = None if shapes == self._initial_shapes else shapes
@@ -122,7 +119,7 @@ class _State:
     def __init__(self, config: ModelConfig, state: SequenceState, initial: Array) -> None:
         self.name = state.input_name
         self.initial = initial
-        """Never given away: copied, or gathered in a warm-up."""
+        """Never given away, only copies."""
         self.is_variable = -1 in state.dims
         self._shape = (*_leading(config), *state.dims)
         self._output = OutputPlan(
@@ -131,9 +128,8 @@ class _State:
         self._label = f"model '{config.name}', state '{state.output_name}'"
         # Clients may write to what they are answered, or it may lie in their memory.
         self._is_answered = any(output.name == state.output_name for output in config.output)
-        self._buffer = (
-            f"{self.name} (state)"  # an input of the config may have this name too, and another type
-        )
+        # An input of the config may have the name too, and another type.
+        self._buffer = f"{self.name} (state)"
 
     def join(self, rows: list[Array], buffers: GatherBuffers) -> Array:
         if self.is_variable and any(row.shape != rows[0].shape for row in rows):
@@ -141,7 +137,10 @@ class _State:
             raise BackendFailed(f"{self._label}: sequences of one batch have states of shapes {shapes}")
         return join_rows(self._buffer, rows, len(rows), buffers)
 
-    def split(self, outputs: Mapping[str, Array], requests: list[InferenceRequest]) -> list[Array]:
+    def take(
+        self, outputs: Mapping[str, Array], inputs: Mapping[str, Array], requests: list[InferenceRequest]
+    ) -> list[Array]:
+        """Return the new state of each request's sequence, in memory that nobody else has."""
         rows = self._output.cut(outputs, requests)
         if isinstance(rows, BiremeError):
             raise rows
@@ -151,15 +150,19 @@ class _State:
                 f"{self._label}: the config's dims make shape {list(self._shape)}, but the model returned "
                 f"{list(shape)}"
             )
-        return rows
+        if len(rows) == 1 and self._is_own(rows[0], inputs):
+            return rows
+        return [row.copy() for row in rows]
 
-    def owned(self, array: Array, inputs: Mapping[str, Array], *, is_row: bool) -> Array:
-        """Return ``array``, or a copy of it where others have its memory: a batch, the client or its request."""
-        if is_row or self._is_answered or array.nbytes < _LARGE_NBYTES:
-            return array.copy()
-        if any(np.may_share_memory(array, other) for name, other in inputs.items() if name != self.name):
-            return array.copy()
-        return array
+    def _is_own(self, array: Array, inputs: Mapping[str, Array]) -> bool:
+        """Whether a large array is neither the client's nor in its request, so that it need not be copied."""
+        return (
+            array.nbytes >= _LARGE_NBYTES
+            and not self._is_answered
+            and not any(
+                np.may_share_memory(array, other) for name, other in inputs.items() if name != self.name
+            )
+        )
 
 
 def _initial_value(config: ModelConfig, state: SequenceState, model_dir: Path) -> Array:
