@@ -66,7 +66,6 @@ class Flag:
 
 SAGEMAKER = Feature("the SageMaker front end", ("allow-sagemaker",))
 VERTEX = Feature("the Vertex AI front end", ("allow-vertex-ai",))
-CACHE = Feature("the response cache", ("cache-config", "response-cache-byte-size"))
 RATE_LIMITER = Feature("the rate limiter", ("rate-limit",))
 NAMESPACES = Feature("one name in several repositories")
 HOST_POLICIES = Feature("host policies")
@@ -359,7 +358,19 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             "/opt/tritonserver/backends",
         ),
     ),
+    "Response cache": (
+        Flag(
+            "cache-config",
+            ValueType("CACHE,KEY=VALUE", str),
+            "A setting of the response cache, which models with response_cache use: local,size=BYTES keeps answers in memory; "
+            "redis,host=HOST with redis,port=PORT in a Redis. There is one cache; repeat for its other settings.",
+            repeat=True,
+        ),
+    ),
     "Accepted without effect": (
+        _without_effect(
+            "cache-directory", PATH, "a cache is a Python package with an entry point, found wherever it is installed"
+        ),
         _without_effect("http-thread-count", integer(), _ONE_LOOP),
         _without_effect("grpc-infer-thread-count", integer(2, 128), _ONE_LOOP),
         _without_effect(
@@ -387,7 +398,11 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             BOOL,
             "true is --disable-auto-complete-config, which is its newer name.",
         ),
-        _later("response-cache-byte-size", integer(), CACHE, off=("0",)),
+        Flag(
+            "response-cache-byte-size",
+            integer(0),
+            "N is --cache-config=local,size=N, which is its newer name; 0: no cache.",
+        ),
         Flag("trace-file", PATH, "Its newer name is --trace-config triton,file."),
         Flag("trace-level", TEXT, "Its newer name is --trace-config level.", repeat=True),
         Flag("trace-rate", integer(), "Its newer name is --trace-config rate."),
@@ -403,8 +418,6 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         _later("vertex-ai-port", PORT, VERTEX),
         _later("vertex-ai-thread-count", integer(), VERTEX),
         _later("vertex-ai-default-model", TEXT, VERTEX),
-        _later("cache-config", TEXT, CACHE, repeat=True),
-        _later("cache-directory", PATH, CACHE),
         _later("rate-limit", choice("off", "execution_count"), RATE_LIMITER, off=("off",)),
         _later("rate-limit-resource", TEXT, RATE_LIMITER, repeat=True),
         _later("model-namespacing", BOOL, NAMESPACES, off=_FALSE),

@@ -17,6 +17,7 @@ from bireme.cli.flags import FLAGS, Flag
 from bireme.cli.trace_flags import trace_notes, trace_options
 from bireme.cli.values import RestrictedGroup
 from bireme.engine.options import ServerOptions
+from bireme.engine.response_cache.registry import CacheSettings, parse_settings
 from bireme.frontend.grpc.options import GrpcOptions
 from bireme.frontend.http.options import HttpOptions
 from bireme.frontend.options import ListenOptions, Restriction, TlsOptions, unix_path
@@ -99,6 +100,7 @@ def _server_options(values: Values) -> ServerOptions:
         repoagent_directory=values["repoagent-directory"],
         exit_timeout_secs=values["exit-timeout-secs"],
         allow_client_shm=values["allow-client-shm"],
+        cache_config=_cache_config(values),
         metrics=MetricsOptions.parse(
             values["metrics-config"],
             cpu_metrics=values["allow-cpu-metrics"],
@@ -106,6 +108,13 @@ def _server_options(values: Values) -> ServerOptions:
         ),
         tracing=trace_options(values),
     )
+
+
+def _cache_config(values: Values) -> CacheSettings:
+    nbytes = values["response-cache-byte-size"]
+    if nbytes is not None and values["cache-config"]:
+        raise InvalidArgument("--response-cache-byte-size and --cache-config cannot be combined")
+    return {"local": {"size": nbytes}} if nbytes else parse_settings(values["cache-config"])
 
 
 def _http_options(values: Values) -> HttpOptions:
@@ -248,6 +257,8 @@ def _notes(values: Values, given: Iterable[Flag]) -> Iterable[str]:
             yield f"--{flag.name} has no effect without --{missing}"
         elif flag is FLAGS["backend-directory"] and not Path(values["backend-directory"]).is_dir():
             yield f"--backend-directory {values['backend-directory']}: not a directory, so it has no backends"
+        elif flag is FLAGS["response-cache-byte-size"]:
+            yield "--response-cache-byte-size is deprecated; its newer name is --cache-config=local,size=BYTES"
         elif flag is FLAGS["strict-model-config"]:
             yield "--strict-model-config is deprecated; its newer name is --disable-auto-complete-config"
             if values["disable-auto-complete-config"] and not values["strict-model-config"]:

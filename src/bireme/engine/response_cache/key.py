@@ -72,8 +72,9 @@ def _relevant(request: InferenceRequest) -> object:
     """Return the parameters that a model may answer by, in an order of their own."""
     if not request.parameters:
         return None
-    return sorted(
+    relevant = [
         (name, value)
         for name, value in request.parameters.items()
         if name not in _IGNORED and not name.startswith(_OWN_PREFIX)
-    )
+    ]
+    return sorted(relevant) or None

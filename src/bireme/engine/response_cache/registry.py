@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Final
 
@@ -61,7 +61,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def parse_settings(texts: list[str]) -> dict[str, dict[str, str]]:
+def parse_settings(texts: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return the settings that ``--cache-config`` values give, each ``<cache>,<setting>=<value>``; a later one wins.
 
     A value may hold commas and equals signs, and several settings may stand in one text where none does.
