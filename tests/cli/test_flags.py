@@ -73,8 +73,6 @@ def test_defaults_are_values_and_not_texts_to_parse():
         {"grpc-infer-thread-count": ["4"], "allow-client-shm": ["true"]},
         {"sagemaker-port": ["8080"], "vertex-ai-port": ["8080"]},  # off in tritonserver unless switched on
         {"allow-sagemaker": ["0"]},
-        {"rate-limit": ["off"], "rate-limit-resource": ["R1:2"]},
-        {"rate-limit-resource": ["R1:2", "R2:3:0"]},
         {"model-namespacing": ["false"]},
         {"http-port": ["8000"], "log-verbose": ["1"]},
     ],
@@ -88,7 +86,6 @@ def test_flags_that_leave_their_feature_off_are_accepted(given):
     [
         ({"allow-vertex-ai": ["on"]}, ["allow-vertex-ai"]),
         ({"allow-sagemaker": ["true"], "sagemaker-port": ["1"]}, ["allow-sagemaker", "sagemaker-port"]),
-        ({"rate-limit": ["execution_count"]}, ["rate-limit"]),
         ({"host-policy": ["cpu,numa-node=0"]}, ["host-policy"]),
     ],
 )

@@ -93,6 +93,8 @@ def test_defaults_are_tritonserver_s(tmp_path):
         (["--access-log=-"], "grpc", "access_log", "-"),
         (["--http-address=unix:/run/x"], "http", "unix_path", "/run/x"),
         (["--allow-client-shm=1"], "server", "allow_client_shm", True),
+        (["--rate-limit=execution_count"], "server", "rate_limit", "execution_count"),
+        (["--rate-limit-resource=a:1", "--rate-limit-resource=b:2:3"], "server", "rate_limit_resource", (("a", 1, None), ("b", 2, 3))),
         (["--grpc-port=9001"], "grpc", "port", 9001),
         (["--grpc-address=unix:x.sock"], "grpc", "unix_path", "x.sock"),
         (["--reuse-grpc-port=true"], "grpc", "reuse_port", True),

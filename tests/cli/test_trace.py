@@ -84,7 +84,7 @@ def test_only_some_of_a_repository_can_be_loaded(repository, capsys):
 
 
 def test_a_server_that_traces_nothing_is_told_from_others(repository, monkeypatch, capsys):
-    monkeypatch.setattr("bireme.engine.server.TRACE_PARAMETER", "something_else")
+    monkeypatch.setattr("bireme.engine.request_deadlines.TRACE_PARAMETER", "something_else")
 
     assert 1 == run(["trace", "-m", str(repository), "--load=plus", "plus", "X=[1]"])
 

@@ -23,6 +23,7 @@ from bireme.cli.values import (
     PATH,
     PATTERN,
     PORT,
+    RESOURCE,
     RESTRICTED_APIS,
     RESTRICTED_CATEGORIES,
     RESTRICTED_PROTOCOLS,
@@ -66,7 +67,6 @@ class Flag:
 
 SAGEMAKER = Feature("the SageMaker front end", ("allow-sagemaker",))
 VERTEX = Feature("the Vertex AI front end", ("allow-vertex-ai",))
-RATE_LIMITER = Feature("the rate limiter", ("rate-limit",))
 NAMESPACES = Feature("one name in several repositories")
 HOST_POLICIES = Feature("host policies")
 
@@ -344,6 +344,22 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             extension=True,
         ),
     ),
+    "Rate limiter": (
+        Flag(
+            "rate-limit",
+            choice("off", "execution_count"),
+            "execution_count: an instance runs only while the resources that its config names are free; who has run less "
+            "goes first. off: the configs' rate_limiter has no effect.",
+            "off",
+        ),
+        Flag(
+            "rate-limit-resource",
+            RESOURCE,
+            "How much there is of a resource, on each device or on one. Given at all, there is nothing but what is given. "
+            "Default: as much as the neediest instance asks for. Repeat for several.",
+            repeat=True,
+        ),
+    ),
     "Backends": (
         Flag(
             "backend-config",
@@ -418,8 +434,6 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         _later("vertex-ai-port", PORT, VERTEX),
         _later("vertex-ai-thread-count", integer(), VERTEX),
         _later("vertex-ai-default-model", TEXT, VERTEX),
-        _later("rate-limit", choice("off", "execution_count"), RATE_LIMITER, off=("off",)),
-        _later("rate-limit-resource", TEXT, RATE_LIMITER, repeat=True),
         _later("model-namespacing", BOOL, NAMESPACES, off=_FALSE),
         _later("host-policy", TEXT, HOST_POLICIES, repeat=True),
     ),

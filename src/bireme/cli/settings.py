@@ -99,6 +99,8 @@ def _server_options(values: Values) -> ServerOptions:
         backend_directory=values["backend-directory"],
         repoagent_directory=values["repoagent-directory"],
         exit_timeout_secs=values["exit-timeout-secs"],
+        rate_limit=values["rate-limit"],
+        rate_limit_resource=tuple(map(tuple, values["rate-limit-resource"])),
         allow_client_shm=values["allow-client-shm"],
         cache_config=_cache_config(values),
         metrics=MetricsOptions.parse(

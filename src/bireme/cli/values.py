@@ -48,6 +48,14 @@ class BackendSetting(NamedTuple):
     value: str
 
 
+class RateLimitResource(NamedTuple):
+    """One ``--rate-limit-resource``; without a device it counts for each of them."""
+
+    name: str
+    copies: int
+    device: int | None
+
+
 def _bool(text: str) -> bool:
     lowered = text.lower()
     if lowered in {"true", "on", "1", "yes"}:
@@ -129,6 +137,19 @@ def _backend_setting(text: str) -> BackendSetting:
     return BackendSetting(owner, key, value)
 
 
+def _resource(text: str) -> RateLimitResource:
+    name, _, rest = text.partition(":")
+    count, colon, device = rest.partition(":")
+    try:
+        if name:
+            return RateLimitResource(
+                name, _integer(count, 0, None), _integer(device, 0, None) if colon else None
+            )
+    except ValueError:
+        pass
+    raise ValueError(f"expected <name>:<count>[:<device>], got {text!r}")
+
+
 def integer(minimum: int | None = None, maximum: int | None = None, metavar: str = "N") -> ValueType:
     """Return the type of a whole number within limits, both included."""
     return ValueType(metavar, lambda text: _integer(text, minimum, maximum))
@@ -160,5 +181,6 @@ RESTRICTED_PROTOCOLS = ValueType(
     "PROTOCOL[,PROTOCOL…]:KEY=VALUE", lambda text: _restricted_group(text, "protocol")
 )
 BACKEND_SETTING = ValueType("[BACKEND,]KEY=VALUE", _backend_setting)
+RESOURCE = ValueType("NAME:COUNT[:DEVICE]", _resource)
 SWITCH = ValueType("", _bool)
 """A flag that takes no value: it is there or not."""

@@ -267,3 +267,5 @@ def _do_nothing() -> None:
 
 def _drop(request: InferenceRequest, response: InferenceResponse) -> None:
     """Take a response that comes too late."""
+        if not caller.calls and caller.holding is not None:
+            caller.holding.take_back()

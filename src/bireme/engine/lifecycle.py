@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from bireme.backends.interface import Backend
 from bireme.engine.dependencies import DependencyGraph
+from bireme.engine.limited_pool import Resources
 from bireme.engine.live_models import TICK_S, LiveModels
 from bireme.engine.load_plan import LoadOverride, LoadPlan, NotInRepository, plan_load
 from bireme.engine.load_round import LoadRound
@@ -32,7 +33,7 @@ from bireme.engine.model import Model
 from bireme.engine.model_host import ModelHost
 from bireme.engine.model_state import LoadSource, Members, ModelRecord
 from bireme.engine.model_table import DUPLICATE, ModelTable, suggest
-from bireme.engine.options import ModelControlMode, ServerOptions
+from bireme.engine.options import ModelControlMode, RateLimit, ServerOptions
 from bireme.engine.response_cache.model_caches import attach_cache, open_caches
 from bireme.engine.timer import DeadlineTimer
 from bireme.engine.transitions import Transitions
@@ -75,6 +76,9 @@ class Lifecycle:
         self._caches = open_caches(options.cache_config, metrics)
         self._loop = loop = host.loop
         self._timer = DeadlineTimer(loop)
+        self._resources = (
+            None if options.rate_limit == RateLimit.OFF else Resources(options.rate_limit_resource)
+        )
         self._pool = ThreadPoolExecutor(options.model_load_thread_count, thread_name_prefix="bireme-load")
         self._live = LiveModels(loop, self.table)
         self._graph = DependencyGraph()
@@ -256,7 +260,13 @@ class Lifecycle:
                 statistics.load_duration_ns = outcome.load_duration_ns
                 if outcome.config.ensemble_scheduling is not None:
                     outcome.labels = MemberLabels(outcome.config, outcome.labels, self.table)
-                model = Model(outcome, loop=self._loop, timer=self._timer, statistics=statistics)
+                model = Model(
+                    outcome,
+                    loop=self._loop,
+                    timer=self._timer,
+                    statistics=statistics,
+                    resources=self._resources,
+                )
                 attach_cache(self._caches, model, plan.source, self.table.find)
             except Exception as error:
                 if not isinstance(error, BiremeError):

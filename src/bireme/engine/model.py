@@ -19,8 +19,8 @@ from bireme.backends.interface import Instance, Placement, RequestInstance, Supe
 from bireme.backends.loop_calls import LoopCalls
 from bireme.engine.answers import Answers, forget_call
 from bireme.engine.direct_calls import DirectCalls
-from bireme.engine.instance_pool import InstancePool
 from bireme.engine.instances import RequestSlot, Results, Slot, TensorSlot
+from bireme.engine.limited_pool import Resources, make_pool
 from bireme.engine.loading import PreparedModel
 from bireme.engine.request_deadlines import RequestDeadlines, default_deadline_ns, inherit_deadline
 from bireme.engine.response_cache.lookup import CacheLookup
@@ -68,8 +68,9 @@ class Model:
         timer: DeadlineTimer,
         statistics: ModelStatistics,
     ) -> None:
-        """Take over ``prepared``: this model closes it."""
+        """Take over ``prepared``: this model closes it. ``resources``: those that instances may need; None: no limits."""
         self.name = prepared.name
+        resources: Resources | None = None,
         self.version = prepared.version
         self.config = prepared.config
         self.labels = prepared.labels
@@ -115,8 +116,12 @@ class Model:
             f"model '{self.name}' version {self.version}", prepared.plan, measures_cpu=self._may_run_inline
         )
         self._loop_calls = LoopCalls(loop)
-        self.pool = InstancePool(
-            [self._make_slot(placement, instance) for placement, instance in prepared.instances]
+        self.pool = make_pool(
+            [self._make_slot(placement, instance) for placement, instance in prepared.instances],
+            prepared.config,
+            resources,
+            wake=self._dispatch_soon,
+            has_waiting=lambda: self.has_waiting,
         )
         lends = self._dispatch_at_once and not self.is_decoupled and self.pool.can_be_called
         self.direct_calls = DirectCalls(self) if lends else None
@@ -253,6 +258,8 @@ class Model:
         """Take ``request`` back: one that waits is answered `Cancelled` at once, one that runs is flagged."""
         if not request.cancelled:
             error = Cancelled(f"{request.id_prefix}the request was cancelled while it was queued")
+        if caller.holding is not None:
+            caller.holding.lend()
             self._take_back(request, error)
 
     def _take_back(self, request: InferenceRequest, error: BiremeError) -> None:
@@ -453,7 +460,7 @@ class Model:
     # What direct calls need to know, on any thread.
 
     def is_free_for_calls(self, request: InferenceRequest) -> bool:
-        """Whether a call may go past the queue: requests are accepted, none waits, and this one may take its time."""
+        """Whether a call may go past the queue: requests are taken, none waits, and nobody need know of this one now."""
         return (
             self._refusal is None
             and self._scheduler.num_waiting == 0
@@ -508,6 +515,7 @@ class Model:
             self.name,
             self.version,
             execution.batch_size,
+            and (request.parent is None or request.parent.holding is None)
             num_requests,
             execution.close_reason,
             (execution.compute_end_ns - execution.compute_start_ns) // 1000,

@@ -19,6 +19,13 @@ class ModelControlMode(StrEnum):
     EXPLICIT = "explicit"  # what the load and unload calls say
 
 
+class RateLimit(StrEnum):
+    """Whether instances wait for the resources that their config names."""
+
+    OFF = "off"
+    EXECUTION_COUNT = "execution_count"  # who has run less goes first
+
+
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """The settings of a `Server`; each has the meaning of tritonserver's flag of the same name."""
@@ -51,6 +58,10 @@ class ServerOptions:
     """Holds repository agents that are a directory with an ``agent.py``; need not exist."""
     exit_timeout_secs: float = 30
     """How long `Server.stop` waits for requests in flight."""
+    rate_limit: str = RateLimit.OFF
+    """``off`` or ``execution_count``: whether ``rate_limiter`` in configs counts."""
+    rate_limit_resource: tuple[tuple[str, int, int | None], ...] = ()
+    """(resource, count, device or None for each of them) of all resources there are. None: as much as instances ask for."""
     allow_client_shm: bool = False
     """Clients may register shared memory regions, from which the server reads and to which it writes."""
     cache_config: Mapping[str, Mapping[str, str | int | float | bool]] = field(default_factory=dict)
@@ -75,6 +86,9 @@ class ServerOptions:
                 f"load_model ({', '.join(self.load_model)}) needs model_control_mode 'explicit', "
                 f"got '{self.model_control_mode}'"
             )
+        limits = [limit.value for limit in RateLimit]
+        if self.rate_limit not in limits:
+            raise InvalidArgument(f"rate_limit is '{self.rate_limit}', expected one of {', '.join(limits)}")
         if "*" in self.load_model and len(set(self.load_model)) > 1:
             raise InvalidArgument(
                 "Wildcard model name '*' must be the ONLY startup model if specified at all."

@@ -30,6 +30,7 @@ class Execution:
         "compute_start_ns",
         "cpu_ns",
         "holder",
+        "holding",
         "requests",
         "sequence_slots",
     )
@@ -48,6 +49,8 @@ class Execution:
         """Requests to other models that its code waits for; None: never any. The engine's."""
         self.holder: Any = None
         """The slot that it occupies; None: it does not run (any more). The engine's."""
+        self.holding: Any = None
+        """What it holds of the resources that are limited; None: nothing. The engine's."""
         self.sequence_slots: list[SequenceSlot | None] | None = None
         """Of a model with sequences: the place of each request's sequence, None for a null request (one that only fills the row of
         an empty slot; its outputs are discarded). None: the model has no sequences, or is being warmed up."""
@@ -146,9 +149,9 @@ class InferenceRequest:
         self.batch_key: object = None
         """Requests share a batch only if their keys are equal."""
         self.cancelled = False
-        self.owner: Any = None
         self.deadline_ns = 0
         """When the caller wants the answer at the latest, of ``time.monotonic_ns``. 0: the model decides; negative: never."""
+        self.owner: Any = None
         """The model that holds the request, from acceptance to the final response."""
         self.start_ns = 0
         self.queue_ns = 0
