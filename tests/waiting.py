@@ -9,9 +9,27 @@ US = 1000
 
 
 def make_request(
-    name: str = "", *, rows: int = 1, key: object = None, priority: int = 0, timeout_us: int = 0
+    name: str = "",
+    *,
+    rows: int = 1,
+    key: object = None,
+    priority: int = 0,
+    timeout_us: int = 0,
+    sequence_id: int | str = 0,
+    sequence_start: bool = False,
+    sequence_end: bool = False,
 ) -> InferenceRequest:
-    request = InferenceRequest("model", {}, _respond, id=name, priority=priority, timeout_us=timeout_us)
+    request = InferenceRequest(
+        "model",
+        {},
+        _respond,
+        id=name,
+        priority=priority,
+        timeout_us=timeout_us,
+        sequence_id=sequence_id,
+        sequence_start=sequence_start,
+        sequence_end=sequence_end,
+    )
     request.batch_size = rows
     request.batch_key = key
     return request

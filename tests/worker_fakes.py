@@ -88,6 +88,12 @@ class FakeSink:
         self.events.append(("finish", execution, error))
         execution.requests = []
 
+    is_iterative = False
+
+    def run_again(self, request) -> bool:
+        self.events.append(("run_again", request))
+        return self.is_iterative
+
     def change(self) -> None:
         self.events.append(("change",))
 

@@ -392,7 +392,6 @@ def test_a_model_without_a_version_says_which_the_policy_wants(tmp_path):
     ("extra", "fault"),
     [
         ("model_repository_agents { agents [{ name: 'decrypt' }] }", "unable to find 'decrypt/agent.py'"),
-        ("sequence_batching { }", "sequence_batching"),
         ("ensemble_scheduling { step [{ model_name: 'x' model_version: -1 }] }", "ensemble"),
     ],
 )

@@ -5,10 +5,13 @@ import pytest
 from bireme.config.model_config import (
     ModelConfig,
     ModelDynamicBatching,
+    ModelInstanceGroup,
+    ModelParameter,
     ModelSequenceBatching,
 )
 from bireme.scheduling import DirectScheduler, DynamicBatcher, build_scheduler
-from bireme.types import Unsupported
+from bireme.scheduling.sequence_batcher import SequenceBatcher
+from bireme.types import InvalidArgument, QueueFull
 from waiting import make_request
 
 
@@ -39,8 +42,30 @@ def test_hold_until_reaches_the_batcher():
     assert scheduler.schedule(0, instance_free=True).batch is None
 
 
-def test_scheduler_that_does_not_exist_yet_is_refused_by_name():
-    with pytest.raises(
-        Unsupported, match="model 'talker': 'sequence_batching' in its configuration is not supported"
-    ):
-        build_scheduler(ModelConfig("talker", sequence_batching=ModelSequenceBatching()))
+def sequence_config(**parameters: str) -> ModelConfig:
+    return ModelConfig(
+        "talker",
+        sequence_batching=ModelSequenceBatching(),
+        instance_group=(ModelInstanceGroup(count=2), ModelInstanceGroup(count=3, passive=True)),
+        parameters={key: ModelParameter(string_value=value) for key, value in parameters.items()},
+    )
+
+
+def test_sequences_have_slots_in_each_active_instance():
+    scheduler = build_scheduler(sequence_config())
+
+    assert isinstance(scheduler, SequenceBatcher)
+    assert scheduler.statistics()["slots"] == 2
+
+
+def test_the_queue_of_sequences_is_limited_by_a_parameter():
+    scheduler = build_scheduler(sequence_config(SEQUENCE_MAX_QUEUE_SIZE="1"))
+    scheduler.enqueue(make_request(sequence_id=1, sequence_start=True), 0)
+
+    with pytest.raises(QueueFull, match="Exceeds maximum queue size"):
+        scheduler.enqueue(make_request(sequence_id=2, sequence_start=True), 0)
+
+
+def test_a_limit_that_is_no_number_is_refused():
+    with pytest.raises(InvalidArgument, match="SEQUENCE_MAX_QUEUE_SIZE is 'many'"):
+        build_scheduler(sequence_config(SEQUENCE_MAX_QUEUE_SIZE="many"))

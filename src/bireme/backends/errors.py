@@ -25,6 +25,8 @@ UNANSWERED: Final = (
     "request, or a sender has to send a final one"
 )
 """What a model did that can't answer a request any more; follows its name."""
+RESCHEDULED: Final = "asked for a request again, which needs sequence_batching with iterative_sequence"
+"""What a model did that may not; follows its name."""
 
 
 class ModelError(BiremeError):

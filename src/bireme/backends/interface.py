@@ -174,13 +174,20 @@ class ResponseSink(Protocol):
         Requests whose responses come later (decoupled models) stay open. ``error``: the answer to all that are open.
         """
 
+    def run_again(self, request: InferenceRequest) -> bool:
+        """Let ``request``, whose execution is not finished yet, run again when it is; False: its model is not iterative."""
+
     def change(self) -> None:
         """The instance's ``unavailable`` is another than before."""
 
 
 @runtime_checkable
 class RequestInstance(Protocol):
-    """An instance that takes whole requests and answers each through the sink (python models, decoupled ones)."""
+    """An instance that takes whole requests and answers each through the sink (python models, decoupled ones).
+
+    It may have a ``drop_sequence(sequence_id)``, called on the loop thread: the sequence is over without its END, and the
+    instance may let go of what it keeps for it. Nothing of the sequence runs.
+    """
 
     max_concurrent: int
     """Executions that it takes at one time; known before `start`."""

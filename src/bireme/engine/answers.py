@@ -35,6 +35,7 @@ class Answers:
         "_is_decoupled",
         "_is_ensemble",
         "_name",
+        "_on_end",
         "_on_idle",
         "_order",
         "_owner",
@@ -56,6 +57,7 @@ class Answers:
         is_ensemble: bool,
         order: ResponseOrder | None,
         on_idle: Callable[[], None],
+        on_end: Callable[[InferenceRequest], None] | None = None,
         deadlines: RequestDeadlines,
         failure_reason: str = BackendFailed.reason,
     ) -> None:
@@ -70,6 +72,7 @@ class Answers:
         self._is_ensemble = is_ensemble
         self._order = order
         self._on_idle = on_idle
+        self._on_end = on_end
         self._failure_reason = failure_reason
         self.deadlines = deadlines
         self.statistics = statistics
@@ -90,6 +93,12 @@ class Answers:
             self.deadlines.add(request, request.queue_ns)
         if self._order is not None:
             self._order.admit(request)
+
+    def start(self, requests: Iterable[InferenceRequest]) -> None:
+        """``requests`` of sequences begin to run: their places in the order, if it is kept, are as they start."""
+        if self._order is not None:
+            for request in requests:
+                self._order.start(request)
 
     def answer_batch(
         self,
@@ -226,6 +235,8 @@ class Answers:
             request.respond(request, response)
         except Exception as error:  # noqa: BLE001 (one caller's fault must not cost the others of the batch their answers)
             self._note_fault(request, error)
+        if response.final and self._on_end is not None:
+            self._on_end(request)
         if self.num_open == 0:
             self._on_idle()
 
@@ -259,6 +270,8 @@ def forget_call(request: InferenceRequest, caller: Execution) -> None:
     """The code of ``caller`` does not wait for ``request`` any more."""
     if caller.calls is not None:
         caller.calls.discard(request)
+        if not caller.calls and caller.holding is not None:
+            caller.holding.take_back()
 
 
 def _do_nothing() -> None:
@@ -267,5 +280,3 @@ def _do_nothing() -> None:
 
 def _drop(request: InferenceRequest, response: InferenceResponse) -> None:
     """Take a response that comes too late."""
-        if not caller.calls and caller.holding is not None:
-            caller.holding.take_back()

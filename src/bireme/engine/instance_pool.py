@@ -35,6 +35,13 @@ class InstancePool:
         except IndexError:
             return None
 
+    def take(self, slot: Slot) -> bool:
+        """As `reserve`, for one slot that is wanted; whether it was free."""
+        if slot not in self.free:
+            return False
+        self.free.remove(slot)
+        return True
+
     def give_back(self, slot: Slot) -> None:
         """A reserved slot was not needed."""
         self.free.append(slot)

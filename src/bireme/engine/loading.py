@@ -16,6 +16,7 @@ from bireme.engine.custom_batching import find_strategy
 from bireme.engine.sequence_state import read_states
 from bireme.engine.warmup import run_warmup
 from bireme.scheduling import Scheduler, build_scheduler
+from bireme.scheduling.sequence_batcher import SequenceBatcher
 from bireme.types import Execution
 
 log = logging.getLogger("bireme.engine")
@@ -30,7 +31,7 @@ class PreparedModel:
     config: ModelConfig
     """Final: what the file says is filled in, and it is valid."""
     loaded: LoadedModel
-    scheduler: Scheduler
+    scheduler: Scheduler | SequenceBatcher
     plan: BatchPlan
     instances: list[tuple[Placement, Instance | RequestInstance]]
     """The active ones."""

@@ -24,11 +24,13 @@ from bireme.engine.limited_pool import Resources, make_pool
 from bireme.engine.loading import PreparedModel
 from bireme.engine.request_deadlines import RequestDeadlines, default_deadline_ns, inherit_deadline
 from bireme.engine.response_cache.lookup import CacheLookup
+from bireme.engine.sequences import Sequences
 from bireme.engine.tensor_runs import TensorRuns
 from bireme.engine.timer import Deadline, DeadlineTimer
 from bireme.engine.validation import RequestValidator
 from bireme.engine.waiting_calls import would_wait_forever
-from bireme.scheduling import DirectScheduler, InlinePolicy, ResponseOrder
+from bireme.scheduling import DirectScheduler, InlinePolicy, make_response_order
+from bireme.scheduling.sequence_batcher import SequenceBatcher
 from bireme.telemetry import ModelStatistics, log as server_log
 from bireme.types import (
     BackendFailed,
@@ -44,6 +46,7 @@ from bireme.types import (
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from bireme.scheduling import Scheduler
     from bireme.engine.response_cache import ResponseCache
 
 log = logging.getLogger("bireme.engine")
@@ -67,10 +70,10 @@ class Model:
         loop: asyncio.AbstractEventLoop,
         timer: DeadlineTimer,
         statistics: ModelStatistics,
+        resources: Resources | None = None,
     ) -> None:
         """Take over ``prepared``: this model closes it. ``resources``: those that instances may need; None: no limits."""
         self.name = prepared.name
-        resources: Resources | None = None,
         self.version = prepared.version
         self.config = prepared.config
         self.labels = prepared.labels
@@ -86,12 +89,18 @@ class Model:
         self._loop = loop
         self._timer = timer
         self._deadline: Deadline | None = None
-        self._scheduler = prepared.scheduler
+        scheduler = prepared.scheduler
+        self._sequences: Sequences | None = None
+        if isinstance(scheduler, SequenceBatcher):
+            self._sequences = Sequences(scheduler, prepared.config, prepared.version, self._dispatch_soon)
+            self._scheduler: Scheduler | Sequences = self._sequences
+        else:
+            self._scheduler = scheduler
+            self._schedule = scheduler.schedule
         # Without batching there is nothing to wait for; a batch forms from all that came in one loop iteration.
         self._dispatch_at_once = isinstance(self._scheduler, DirectScheduler)
         self._dispatch_is_due = False
         self._is_dispatching = False
-        batching = prepared.config.dynamic_batching
         self._answers = Answers(
             self,
             self.name,
@@ -99,7 +108,8 @@ class Model:
             statistics,
             is_decoupled=self.is_decoupled,
             is_ensemble=prepared.config.ensemble_scheduling is not None,
-            order=ResponseOrder() if batching is not None and batching.preserve_ordering else None,
+            order=make_response_order(prepared.config),
+            on_end=self._sequences.end_request if self._sequences is not None else None,
             on_idle=self._note_idle,
             deadlines=RequestDeadlines(timer, default_deadline_ns(prepared.config), self._expire),
             # An ensemble's failures are those of its members, where they count with their own reasons. Source: Triton.
@@ -123,6 +133,8 @@ class Model:
             wake=self._dispatch_soon,
             has_waiting=lambda: self.has_waiting,
         )
+        if self._sequences is not None:
+            self._sequences.use(self.pool)
         lends = self._dispatch_at_once and not self.is_decoupled and self.pool.can_be_called
         self.direct_calls = DirectCalls(self) if lends else None
         """The way for other models of this process past the queue; None: there is none."""
@@ -153,6 +165,11 @@ class Model:
         for request in requests:
             self.statistics.succeed(request, execution.compute_end_ns)
         self.statistics.finish_execution(execution)
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that have begun and are not over."""
+        return self._sequences.num_live if self._sequences is not None else 0
 
     @property
     def num_in_flight(self) -> int:
@@ -209,12 +226,16 @@ class Model:
         elif self.pool.free and not self._is_dispatching:
             self._dispatch()
 
-    def use_cache(
-        self, cache: ResponseCache, token: Callable[[], bytes | None], executor: Executor
-    ) -> None:
+    def use_cache(self, cache: ResponseCache, token: Callable[[], bytes | None], executor: Executor) -> None:
         """Answer from ``cache`` what it has; before the first request. See `CacheLookup`."""
         self._cache = CacheLookup(
-            cache, self._answers, self._enqueue_missed, token=token, loop=self._loop, executor=executor
+            cache,
+            self._answers,
+            self._enqueue_missed,
+            outputs=self.outputs,
+            token=token,
+            loop=self._loop,
+            executor=executor,
         )
         # They would go past it.
         self.direct_calls = None
@@ -243,6 +264,8 @@ class Model:
         if caller.calls is None:
             caller.calls = set()
         caller.calls.add(request)
+        if caller.holding is not None:
+            caller.holding.lend()
 
     def _enqueue(self, request: InferenceRequest, now_ns: int) -> None:
         try:
@@ -258,8 +281,6 @@ class Model:
         """Take ``request`` back: one that waits is answered `Cancelled` at once, one that runs is flagged."""
         if not request.cancelled:
             error = Cancelled(f"{request.id_prefix}the request was cancelled while it was queued")
-        if caller.holding is not None:
-            caller.holding.lend()
             self._take_back(request, error)
 
     def _take_back(self, request: InferenceRequest, error: BiremeError) -> None:
@@ -320,8 +341,17 @@ class Model:
             # They refer to this model: without this it would live until a garbage collection finds it.
             self.pool.clear()
             self._answers.close()
+            if self._sequences is not None:
+                self._sequences.close()
             self.direct_calls = None
             del self.respond
+
+    def stop_starts(self) -> bool:
+        """Let no more sequences begin; whether there are any that may go on."""
+        if self._sequences is None:
+            return False
+        self._sequences.stop_starts()
+        return self._sequences.num_live > 0
 
     def abort(self, error: BiremeError, *, kill: bool = False) -> None:
         """Answer every request that still waits with ``error``; running ones finish on their own.
@@ -359,8 +389,10 @@ class Model:
 
     def _next_batch(self) -> Execution | None:
         """Refuse what has expired and return what runs next; None: nothing can, until an event or the deadline."""
+        if self._sequences is not None:
+            return self._next_of_sequences(self._sequences)
         slot = self.pool.reserve()
-        decision = self._scheduler.schedule(_now_ns(), instance_free=slot is not None)
+        decision = self._schedule(_now_ns(), instance_free=slot is not None)
         for request, error in decision.refused:
             self._answers.refuse(request, error)
         if decision.batch is None or slot is None:
@@ -370,6 +402,16 @@ class Model:
             return None
         execution = Execution(decision.batch, decision.batch_size, decision.close_reason)
         self.pool.occupy(slot, execution)
+        return execution
+
+    def _next_of_sequences(self, sequences: Sequences) -> Execution | None:
+        decision, execution = sequences.next_batch()
+        for request, error in decision.refused:
+            self._answers.refuse(request, error)
+        if execution is None:
+            self._set_deadline(decision.wake_at_ns)
+        else:
+            self._answers.start(execution.requests)
         return execution
 
     def _set_deadline(self, when_ns: int | None) -> None:
@@ -389,7 +431,8 @@ class Model:
 
     def _execute(self, execution: Execution) -> None:
         slot: Slot = execution.holder
-        self.statistics.start(len(execution.requests))
+        slots = execution.sequence_slots
+        self.statistics.start(len(execution.requests) - (slots.count(None) if slots is not None else 0))
         if self._may_run_inline and self._inline.inline:
             assert isinstance(slot, TensorSlot)
             results = self.runs.run(slot, execution)
@@ -415,6 +458,11 @@ class Model:
         requests, execution.requests = execution.requests, []
         if server_log.verbose_enabled:
             self._log(execution, len(requests))
+        if execution.sequence_slots is not None and self._sequences is not None:
+            results = [
+                r for r, slot in zip(results, execution.sequence_slots, strict=True) if slot is not None
+            ]
+            requests = self._sequences.end_execution(execution, requests)
         self._answers.answer_batch(execution, requests, results)
 
     def _note_idle(self) -> None:
@@ -429,6 +477,8 @@ class Model:
         requests, execution.requests = execution.requests, []
         if server_log.verbose_enabled:
             self._log(execution, len(requests))
+        if execution.sequence_slots is not None and self._sequences is not None:
+            requests = self._sequences.end_execution(execution, requests)
         if self._scheduler.num_waiting and not self._is_dispatching:
             self._dispatch()
         if error is None:
@@ -437,9 +487,15 @@ class Model:
         for request in requests:
             self._answers.fail(request, error)
 
+    def run_again(self, request: InferenceRequest) -> bool:
+        """Let ``request``, whose execution is about to end, run again; False: the model is not iterative."""
+        return self._sequences is not None and self._sequences.run_again(request, self.statistics)
+
     def change(self) -> None:
         """See which instances can run something now; one whose process has died cannot until it is started again."""
         self.statistics.num_restarts += self.pool.refresh()
+        if self._sequences is not None:
+            self._sequences.refresh()
         if self._drained is not None:
             return
         self._refusal = None
@@ -465,6 +521,7 @@ class Model:
             self._refusal is None
             and self._scheduler.num_waiting == 0
             and not self._answers.deadlines.concern(request)
+            and (request.parent is None or request.parent.holding is None)
         )
 
     def refuses(self) -> bool:
@@ -515,7 +572,6 @@ class Model:
             self.name,
             self.version,
             execution.batch_size,
-            and (request.parent is None or request.parent.holding is None)
             num_requests,
             execution.close_reason,
             (execution.compute_end_ns - execution.compute_start_ns) // 1000,

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 
 from bireme.config import ModelConfig
 from bireme.config.model_config import ModelInput, ModelOutput
+from bireme.engine.control_inputs import ControlInputs
 from bireme.types import InferenceRequest, InvalidArgument, Tensor, datatypes
 
 MAX_INLINE_BYTES = 64 << 10
@@ -67,9 +68,10 @@ class RequestValidator:
         self.outputs = {tensor.name: TensorSpec(tensor, config.max_batch_size) for tensor in config.output}
         self._num_required = sum(not spec.optional for spec in self.inputs.values())
         self._has_optional = self._num_required < len(self.inputs)
-        batches = config.dynamic_batching is not None
+        batches = config.dynamic_batching is not None or config.sequence_batching is not None
         self._variable = [s.name for s in self.inputs.values() if batches and not (s.is_fixed or s.ragged)]
         self._needs_key = batches and (self._has_optional or bool(self._variable))
+        self._check_id = ControlInputs(config).check_id if config.sequence_batching is not None else None
 
     def check(self, request: InferenceRequest) -> None:
         """Check ``request`` and set its ``batch_size`` and ``batch_key``.
@@ -87,6 +89,8 @@ class RequestValidator:
                 self._check_tensor(request, tensor, tensor.shape)
         if request.outputs is not None:
             self._check_outputs(request, request.outputs)
+        if self._check_id is not None:
+            self._check_id(request)
         if self._needs_key:
             request.batch_key = self._batch_key(inputs)
 

@@ -162,6 +162,9 @@ class _Answers:
         num_open = sum(request.owner is self for request in execution.requests) if error is not None else 0
         self._note(error, num_done=1 + num_open)
 
+    def run_again(self, _request: InferenceRequest) -> bool:
+        return False
+
     def change(self) -> None:
         """Whatever ran has been answered with an error before."""
 

@@ -151,6 +151,12 @@ class Resume(msgspec.Struct, array_like=True, tag=23):
     request: int
 
 
+class DropSequence(msgspec.Struct, array_like=True, tag=26):
+    """A sequence is over without its END: the model may let go of what it keeps for it."""
+
+    sequence_id: int | str
+
+
 class Ask(msgspec.Struct, array_like=True, tag=20):
     """Do something by name, such as ``check_config``; answered by `Answer`. The backend's own, as `Start.settings` are."""
 
@@ -268,6 +274,7 @@ ToWorker = (
     | Finalize
     | Released
     | Spilled
+    | DropSequence
     | Ask
 )
 FromWorker = (

@@ -12,7 +12,7 @@ from bireme.scheduling.factory import build_scheduler
 from bireme.scheduling.inline_policy import InlinePolicy
 from bireme.scheduling.interface import NOTHING_TO_DO, CloseReason, Decision, Scheduler
 from bireme.scheduling.request_queue import RequestQueue
-from bireme.scheduling.response_order import ResponseOrder
+from bireme.scheduling.response_order import ResponseOrder, make_response_order
 
 __all__ = [
     "NOTHING_TO_DO",
@@ -26,4 +26,5 @@ __all__ = [
     "ResponseOrder",
     "Scheduler",
     "build_scheduler",
+    "make_response_order",
 ]

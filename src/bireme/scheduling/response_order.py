@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+from bireme.config import ModelConfig
 from bireme.types import InferenceRequest, InferenceResponse
 
 Ready = tuple[InferenceRequest, InferenceResponse]
@@ -33,6 +34,9 @@ class ResponseOrder:
     def admit(self, request: InferenceRequest) -> None:
         """Give ``request`` the next place. Call once, when it has entered the queue."""
         self._held[request] = []
+
+    def start(self, request: InferenceRequest) -> None:
+        """``request`` begins to run; it has its place already."""
 
     def complete(self, request: InferenceRequest, response: InferenceResponse) -> list[Ready]:
         """Take in a response of ``request`` and return all that may be sent now, in order.
@@ -75,3 +79,35 @@ class ResponseOrder:
 
     def __repr__(self) -> str:
         return f"ResponseOrder({len(self._held)} open, {self._num_held} responses held)"
+
+
+class RunOrder(ResponseOrder):
+    """The order in which requests began to run: for sequences, whose requests wait for one another's responses.
+
+    One that never ran has no place, and its error is let out at once. One that runs again keeps its place.
+    """
+
+    __slots__ = ()
+
+    def admit(self, request: InferenceRequest) -> None:
+        """Nothing: `start` gives the place."""
+
+    def start(self, request: InferenceRequest) -> None:
+        """Give ``request`` the next place, unless it has one."""
+        self._held.setdefault(request, [])
+
+    def complete(self, request: InferenceRequest, response: InferenceResponse) -> list[Ready]:
+        """See `ResponseOrder.complete`."""
+        if request not in self._held:
+            return [(request, response)]
+        return super().complete(request, response)
+
+
+def make_response_order(config: ModelConfig) -> ResponseOrder | None:
+    """Return what keeps the order of responses, as ``config`` asks; None: nobody does."""
+    if config.dynamic_batching is not None:
+        return ResponseOrder() if config.dynamic_batching.preserve_ordering else None
+    sequences = config.sequence_batching
+    if sequences is not None and sequences.oldest is not None and sequences.oldest.preserve_ordering:
+        return RunOrder()
+    return None

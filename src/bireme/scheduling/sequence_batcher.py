@@ -202,7 +202,7 @@ class SequenceBatcher:
     def schedule(self, now_ns: int, is_free: Callable[[int], bool]) -> SequenceDecision:
         """Decide what happens next. Call again until ``batch`` is None: each call yields one batch at most.
 
-        ``is_free`` tells by its number whether an instance can run something now.
+        ``is_free`` tells by its number whether an instance can run something now; asked only about those that have something.
         """
         self._expire(now_ns)
         wake_at_ns = self._next_expiry_ns()
@@ -210,7 +210,7 @@ class SequenceBatcher:
         if self._waiting and len(self._waiting) >= self._hold_until:
             self._hold_until = 0
             for lane in self._table.lanes:
-                if not is_free(lane.instance):
+                if not lane.has_offers or not is_free(lane.instance):
                     continue
                 choice = lane.choose(now_ns)
                 if choice.batch is not None:

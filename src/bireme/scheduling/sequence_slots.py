@@ -115,6 +115,10 @@ class Lane(Protocol):
     def withdraw(self, sequence: LiveSequence) -> InferenceRequest:
         """Take back what was offered and does not run."""
 
+    @property
+    def has_offers(self) -> bool:
+        """Whether there is something that a free instance could run."""
+
     def choose(self, now_ns: int) -> Choice:
         """Return a batch for the instance, which is free. What is in it is not offered any more."""
 
@@ -159,10 +163,15 @@ class DirectLane:
         sequence.current = None
         return request
 
+    @property
+    def has_offers(self) -> bool:
+        """See `Lane.has_offers`."""
+        return bool(self._ready) and not self._is_running
+
     def choose(self, now_ns: int) -> Choice:
         """See `Lane.choose`; the rows of slots that have nothing to run are null requests."""
         ready = self._ready
-        if not ready or self._is_running:
+        if not self.has_offers:
             return _NOTHING
         reason = CloseReason.FULL if len(ready) == len(self.slots) else CloseReason.INSTANCE_FREE
         if self._delay_ns and len(ready) < self._num_needed:
@@ -218,9 +227,14 @@ class OldestLane:
         sequence.current = None
         return request
 
+    @property
+    def has_offers(self) -> bool:
+        """See `Lane.has_offers`."""
+        return self._batcher.num_waiting > 0
+
     def choose(self, now_ns: int) -> Choice:
         """See `Lane.choose`; rows are in no order that means anything."""
-        if not self._batcher.num_waiting:
+        if not self.has_offers:
             return _NOTHING
         decision = self._batcher.schedule(now_ns, instance_free=True)
         batch: list[Any] | None = decision.batch

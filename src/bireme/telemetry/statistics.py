@@ -7,6 +7,7 @@ A request passes through these calls, in this order, each exactly once:
     accept → fail(was_pending=True)     (refused or cancelled while waiting)
     accept → hit                        (answered by the response cache)
 
+(a request of an iterative sequence may go back by `wait_again` and start anew, any number of times)
 so that ``num_accepted == num_succeeded + num_failed + num_pending + num_executing`` holds after every call.
 
 The statistics route, the metrics page and the tests all read this one record. Counting a request through its whole
@@ -132,6 +133,11 @@ class ModelStatistics:
         """Count ``num_requests`` pending requests as executing."""
         self.num_pending -= num_requests
         self.num_executing += num_requests
+
+    def wait_again(self) -> None:
+        """Count an executing request as pending: its model wants it in a later batch."""
+        self.num_pending += 1
+        self.num_executing -= 1
 
     def finish_execution(self, execution: Execution) -> None:
         """Count a batch that ran, before its requests; its time stamps are complete.

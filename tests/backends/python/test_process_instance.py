@@ -13,6 +13,7 @@ from bireme.config import ModelConfig
 from bireme.ipc.messages import (
     Cancel,
     CheckReady,
+    DropSequence,
     ErrorData,
     Execute,
     Executed,
@@ -292,7 +293,38 @@ def test_a_request_that_is_wanted_again_is_answered_with_what_that_needs(bench):
 
         b.worker.say(executed(message, None, rescheduled=[message.requests[0].number]))
 
-        assert "iterative_sequence" in b.sink.events[-1][2].error.message
+        (answer,) = (event[2] for event in b.sink.events if event[0] == "respond")
+        assert "iterative_sequence" in answer.error.message
+
+    run(scenario)
+
+
+def test_a_request_of_an_iterative_model_runs_again_once_its_execution_has_ended(bench):
+    async def scenario():
+        b = await bench()
+        b.sink.is_iterative = True
+        request = make_request()
+        message = b.run(request)
+        number = message.requests[0].number
+
+        b.worker.say(executed(message, None, rescheduled=[number]))
+
+        assert [event[0] for event in b.sink.events] == ["run_again", "finish"]
+        again = b.run(request)
+        assert again.requests[0].number != number
+
+    run(scenario)
+
+
+def test_a_process_hears_of_a_dropped_sequence_if_its_model_has_the_hook(bench):
+    async def scenario():
+        b = await bench()
+        b.instance.drop_sequence(7)
+        assert b.worker.take() == []
+
+        b = await bench(Started(facts={"has_drop_sequence": "1"}))
+        b.instance.drop_sequence("seven")
+        assert b.worker.take() == [DropSequence("seven")]
 
     run(scenario)
 

@@ -13,12 +13,13 @@ from contextlib import suppress
 from inspect import iscoroutine
 from typing import Any, Final
 
+from bireme.backends.python import dropped
 from bireme.backends.python.batches import Batch, Batches
 from bireme.backends.python.holds import paced
 from bireme.backends.python.model_file import format_error
 from bireme.backends.python.process_runtime import execution_of_task
 from bireme.backends.python.readiness import judge_readiness
-from bireme.ipc.messages import CheckReady, Readiness
+from bireme.ipc.messages import CheckReady, DropSequence, Readiness
 
 _MANY_LEASES: Final = 8
 _IDLE_S: Final = 1.0
@@ -101,6 +102,8 @@ class AsyncRunner:
             self._spawn(self._execute(message))
         elif kind is CheckReady:
             self._spawn(self._check_ready(message.number))
+        elif kind is DropSequence:
+            self._spawn(dropped.tell_async(self._model, message.sequence_id, self._runtime.log_error))
         elif not self._end.done():
             self._end.set_result(message is not None)
 

@@ -18,6 +18,7 @@ from bireme.ipc.ledger import Ledger
 from bireme.ipc.messages import (
     Cancel,
     CheckReady,
+    DropSequence,
     Execute,
     Finalize,
     FromWorker,
@@ -74,7 +75,7 @@ class Exchange:
     def __init__(self, channel: Channel, ledger: Ledger) -> None:
         self.ledger = ledger
         self.tasks: Receiver = Waiter()
-        """Who gets batches, `CheckReady` and `Finalize`."""
+        """Who gets batches, `CheckReady`, `DropSequence` and `Finalize`."""
         self.open_batch: Callable[[Execute], Any] = _same
         """Makes a task of an `Execute`."""
         self.on_cancel: Callable[[int], None] = _ignore
@@ -102,6 +103,7 @@ class Exchange:
             Resume: self._on_resume,
             Released: self._on_released,
             CheckReady: self._on_task,
+            DropSequence: self._on_task,
             Finalize: self._on_finalize,
             type(None): self._on_end,
         }
@@ -272,7 +274,7 @@ class Exchange:
             self.ledger.take_back(message.released)
         self.tasks.deliver(task)
 
-    def _on_task(self, message: CheckReady | Finalize) -> None:
+    def _on_task(self, message: CheckReady | DropSequence | Finalize) -> None:
         self.tasks.deliver(message)
 
     def _on_finalize(self, message: Finalize) -> None:

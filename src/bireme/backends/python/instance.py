@@ -13,7 +13,7 @@ import logging
 import time
 from typing import Final
 
-from bireme.backends.errors import UNANSWERED, make_error
+from bireme.backends.errors import RESCHEDULED, UNANSWERED, make_error
 from bireme.backends.interface import Host, ModelContext, ResponseSink
 from bireme.backends.python.calls import Calls
 from bireme.backends.supervised import Launch, SupervisedWorker
@@ -22,6 +22,7 @@ from bireme.ipc.messages import (
     Cancel,
     CancelCall,
     CheckReady,
+    DropSequence,
     Execute,
     Executed,
     Hold,
@@ -61,6 +62,7 @@ class ProcessInstance(SupervisedWorker):
         super().__init__(host.loop, launch)
         self.max_concurrent = max_concurrent
         self.has_ready_hook = False
+        self._has_drop_hook = False
         self.can_be_called = False
         self._name = ctx.name
         self._version = ctx.version
@@ -145,6 +147,11 @@ class ProcessInstance(SupervisedWorker):
         if number and self._worker is not None:
             self._worker.send(Cancel(number))
 
+    def drop_sequence(self, sequence_id: int | str) -> None:
+        """See `RequestInstance`."""
+        if self._has_drop_hook and self._worker is not None:
+            self._worker.send(DropSequence(sequence_id))
+
     def kill(self) -> None:
         """See `RequestInstance.kill`."""
         if self._executions or self._open or not self._is_up:
@@ -214,6 +221,8 @@ class ProcessInstance(SupervisedWorker):
             return
         # The process gets its next batch first, if one waits: it does not wait for this one's answers to be written.
         requests = execution.requests
+        for rescheduled in message.rescheduled:
+            self._run_again(rescheduled, sink)
         has_waiting = sink.has_waiting
         if has_waiting:
             sink.finish(execution)
@@ -228,12 +237,16 @@ class ProcessInstance(SupervisedWorker):
             number += 1
         if not has_waiting:
             sink.finish(execution)
-        for rescheduled in message.rescheduled:
-            self._fail(
-                rescheduled,
-                "asked for a request again, which needs sequence_batching with iterative_sequence",
-            )
         self._flush_soon()
+
+    def _run_again(self, number: int, sink: ResponseSink) -> None:
+        """A request that runs is to run again, with a number of its own."""
+        request = self._open.get(number)
+        if request is not None and sink.run_again(request):
+            del self._open[number]
+            self._release(number)
+        else:
+            self._fail(number, RESCHEDULED)
 
     def _on_respond(self, message: Respond) -> None:
         if message.released:
@@ -321,6 +334,7 @@ class ProcessInstance(SupervisedWorker):
 
     def _on_up(self, facts: dict[str, str]) -> None:
         self.has_ready_hook = facts.get("has_is_ready") == "1"
+        self._has_drop_hook = facts.get("has_drop_sequence") == "1"
         if facts.get("is_async") != "1":
             self.max_concurrent = 1
 

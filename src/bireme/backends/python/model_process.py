@@ -19,7 +19,7 @@ from inspect import iscoroutine, iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bireme.backends.python import pb_utils, runtime
+from bireme.backends.python import dropped, pb_utils, runtime
 from bireme.backends.python.async_runner import AsyncRunner, make_loop
 from bireme.backends.python.batch import BadReturn
 from bireme.backends.python.batches import Batches
@@ -100,6 +100,7 @@ class _ModelProcess:
                 facts={
                     "is_async": "1" if self._loop is not None else "",
                     "has_is_ready": "1" if hasattr(model, "is_ready") else "",
+                    "has_drop_sequence": "1" if hasattr(model, dropped.HOOK) else "",
                 }
             )
         )

@@ -10,10 +10,11 @@ import threading
 from inspect import iscoroutine
 from typing import Any
 
+from bireme.backends.python import dropped
 from bireme.backends.python.batches import Batch, Batches
 from bireme.backends.python.exchange import Waiter
 from bireme.backends.python.readiness import judge_readiness
-from bireme.ipc.messages import CheckReady, Readiness
+from bireme.ipc.messages import CheckReady, DropSequence, Readiness
 
 
 class Runner:
@@ -45,6 +46,8 @@ class Runner:
                 self.is_busy = False
             elif kind is CheckReady:
                 self.check_ready(message.number)
+            elif kind is DropSequence:
+                dropped.tell(self._model, message.sequence_id, self._runtime.log_error)
             else:
                 break
         self._runtime.can_infer = False

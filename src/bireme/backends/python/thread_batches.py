@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from bireme.backends.errors import RESCHEDULED
 from bireme.backends.python.batch import check_open, check_returned, failure_text, is_rescheduled
 from bireme.backends.python.holds import paced
 from bireme.backends.python.pb_utils.request import InferenceRequest as ModelRequest, Served
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from bireme.backends.python.thread_worker import UserModel
 
 log = logging.getLogger("bireme.backends.python")
+
+RUN_AGAIN: Final = InferenceResponse("", 0, flag_only=True)
+"""In an outcome: the model wants the request again in a later batch."""
 
 Outcome = list[InferenceResponse | None] | BackendFailed
 """What there is for each request of an execution (None: the model answers otherwise), or why the whole batch failed."""
@@ -107,7 +111,7 @@ class Batches:
                 opened.pop(request, None)
             elif is_rescheduled(wrapped[index]):
                 opened.pop(request, None)
-                outcome[index] = self._refuse_again(request)
+                outcome[index] = RUN_AGAIN
             elif opened.get(request) == ABANDONED or (request in opened and wrapped[index].sender is None):
                 # Its sender was dropped, or never asked for.
                 self._runtime.close_request(request)
@@ -123,14 +127,10 @@ class Batches:
         log.error("%s", text)
         return BackendFailed(text)
 
-    def _refuse_again(self, request: InferenceRequest) -> InferenceResponse:
-        return self._runtime.error_response(
-            request,
-            BackendFailed(
-                f"model '{self._runtime.model_name}' asked for a request again, which needs sequence_batching with "
-                f"iterative_sequence"
-            ),
-        )
+    def refuse_again(self, request: InferenceRequest) -> InferenceResponse:
+        """Return the answer to a request that is `RUN_AGAIN`, of a model that must not ask for that."""
+        error = BackendFailed(f"model '{self._runtime.model_name}' {RESCHEDULED}")
+        return self._runtime.error_response(request, error)
 
     def run(self, execution: Execution, requests: list[InferenceRequest]) -> Outcome:
         """Run a batch on the calling thread and return its outcome. Never raises."""

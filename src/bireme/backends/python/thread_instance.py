@@ -25,7 +25,7 @@ from bireme.backends.python.batch import BadReturn
 from bireme.backends.python.debug_desk import DebugDesk, desk_for
 from bireme.backends.python.model_file import load_model_class
 from bireme.backends.python.thread_answers import Answer
-from bireme.backends.python.thread_batches import Batches, Outcome
+from bireme.backends.python.thread_batches import RUN_AGAIN, Batches, Outcome
 from bireme.backends.python.thread_runtime import (
     ThreadRuntime,
     enter,
@@ -230,6 +230,8 @@ class ThreadInstance:
             outcome = self.batches.run(execution, [request])
             if isinstance(outcome, BackendFailed):
                 return runtime.error_response(request, outcome)
+            if outcome[0] is RUN_AGAIN:
+                return self.batches.refuse_again(request)
             # A model that answers through a sender may do so later.
             return runtime.stamp(outcome[0] or answer.wait())
         finally:
@@ -269,6 +271,11 @@ class ThreadInstance:
     def _forget_readiness(self, _: asyncio.Future[bool]) -> None:
         self._readiness = None
 
+    def drop_sequence(self, sequence_id: int | str) -> None:
+        """See `RequestInstance`."""
+        if self._model.has_drop_hook:
+            self._thread.drop(sequence_id)
+
     def kill(self) -> None:
         """See `RequestInstance.kill`. The thread cannot be ended: it is left alone with what it runs."""
         if not self._executions and not self._runtime.open:
@@ -305,6 +312,10 @@ class ThreadInstance:
         if isinstance(outcome, BackendFailed):
             sink.finish(execution, outcome)
             return
+        if RUN_AGAIN in outcome:
+            for index, request in enumerate(requests):
+                if outcome[index] is RUN_AGAIN:
+                    outcome[index] = None if sink.run_again(request) else self.batches.refuse_again(request)
         # First of all the thread gets its next batch: it does not wait for this one's answers to be written.
         sink.finish(execution)
         for request, response in zip(requests, outcome, strict=True):

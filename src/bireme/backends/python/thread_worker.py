@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from inspect import iscoroutine, iscoroutinefunction
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from bireme.backends.loop_calls import LoopCalls
+from bireme.backends.python import dropped
 from bireme.backends.python.async_runner import make_loop
 from bireme.backends.python.batch import BadReturn
 from bireme.backends.python.debug_desk import DebugDesk
@@ -42,6 +43,7 @@ class UserModel:
         self.runtime = runtime
         self.is_async = False
         self.has_ready_hook = False
+        self.has_drop_hook = False
         self.num_users = 0
         """Instances that hold it."""
         self.execute: Callable[[list[Any]], Any]
@@ -68,6 +70,7 @@ class UserModel:
             if hook is not None:
                 hook(dict(self._arguments))
             self.has_ready_hook = hasattr(made, "is_ready")
+            self.has_drop_hook = hasattr(made, dropped.HOOK)
             self.execute = made.execute
             self._object = made
             self.runtime.may_call = True
@@ -92,6 +95,17 @@ class UserModel:
             log.warning("model '%s': its is_ready says no: %s", self.runtime.model_name, reason)
         return is_ready
 
+    def drop(self, sequence_id: int | str) -> None:
+        """Tell the model that a sequence is over, on the thread that executes."""
+        dropped.tell(self._object, sequence_id, self._log_error)
+
+    async def drop_async(self, sequence_id: int | str) -> None:
+        """As `drop`, on the loop that executes."""
+        await dropped.tell_async(self._object, sequence_id, self._log_error)
+
+    def _log_error(self, text: str) -> None:
+        log.error("model '%s': %s", self.runtime.model_name, text)
+
     def release(self) -> None:
         """An instance needs the model no more; the last one finalises it. What ``finalize`` raises is logged."""
         self.num_users -= 1
@@ -111,6 +125,10 @@ class UserModel:
         self.runtime.close()
 
 
+class _Drop(NamedTuple):
+    sequence_id: int | str
+
+
 class ModelThread:
     """The thread of one instance."""
 
@@ -119,7 +137,7 @@ class ModelThread:
         self._model = model
         self._batches = batches
         self._report = report
-        self._jobs: SimpleQueue[Execution | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Execution | _Drop | None] = SimpleQueue()
         self._calls: LoopCalls | None = None
         """The way to the event loop of an asynchronous model."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,6 +160,13 @@ class ModelThread:
             self._jobs.put(execution)
         else:
             self._calls.put(self._begin, execution)
+
+    def drop(self, sequence_id: int | str) -> None:
+        """Tell the model that a sequence is over, after what was put before."""
+        if self._calls is None:
+            self._jobs.put(_Drop(sequence_id))
+        else:
+            self._calls.put(self._spawn, self._model.drop_async(sequence_id))
 
     def end(self, timeout_s: float | None) -> None:
         """Have the thread let go of the model and end; after ``timeout_s`` it is left alone with what it does."""
@@ -186,6 +211,9 @@ class ModelThread:
         batches = self._batches
         executions = self._model.runtime.executions
         while (execution := self._jobs.get()) is not None:
+            if isinstance(execution, _Drop):
+                self._model.drop(execution.sequence_id)
+                continue
             execution_of_context.set(execution)
             executions.append(execution)
             requests = list(execution.requests)
@@ -207,8 +235,11 @@ class ModelThread:
         self._end.set_result(None)
 
     def _begin(self, execution: Execution) -> None:
+        self._spawn(self._run(execution))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         assert self._calls is not None
-        task = self._calls.loop.create_task(self._run(execution))
+        task = self._calls.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -239,6 +270,18 @@ class DeskWorker:
     def put(self, execution: Execution) -> None:
         """As `ModelThread.put`."""
         self._desk.post(partial(self._run, execution))
+
+    def drop(self, sequence_id: int | str) -> None:
+        """As `ModelThread.drop`."""
+        self._desk.post(partial(self._drop, sequence_id))
+
+    def _drop(self, sequence_id: int | str) -> None:
+        before = enter(self._model.runtime)
+        if self._loop is None:
+            self._model.drop(sequence_id)
+        else:
+            self._loop.run_until_complete(self._model.drop_async(sequence_id))
+        enter(before)
 
     def end(self, timeout_s: float | None) -> None:
         """As `ModelThread.end`."""

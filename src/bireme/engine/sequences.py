@@ -1,0 +1,188 @@
+"""Sequences: what a model with ``sequence_batching`` has beside others, between its `SequenceBatcher` and its instances.
+
+Loop thread only. To the model it is a scheduler like others, except that it says which instance runs a batch, and is told when
+requests and executions have ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from bireme.config import ModelConfig
+from bireme.engine.control_inputs import ControlInputs
+from bireme.engine.instance_pool import InstancePool
+from bireme.engine.instances import Slot
+from bireme.scheduling.sequence_batcher import Dropped, SequenceBatcher, SequenceDecision
+from bireme.scheduling.sequence_slots import DropReason
+from bireme.telemetry import ModelStatistics
+from bireme.types import Execution, InferenceRequest, Unavailable
+
+log = logging.getLogger("bireme.engine")
+
+_now_ns = time.monotonic_ns
+
+_TOLD: Final = frozenset({DropReason.IDLE, DropReason.CANCELLED})
+"""Models are told of these; a restarted sequence says so by its START, and a lost one has nobody to be told."""
+
+
+class Sequences:
+    """The sequences of one model version."""
+
+    def __init__(
+        self, batcher: SequenceBatcher, config: ModelConfig, version: int, dispatch_soon: Callable[[], None]
+    ) -> None:
+        """``dispatch_soon`` has the model look for something to run."""
+        self._batcher = batcher
+        self._controls = ControlInputs(config)
+        self._label = f"model '{config.name}' version {version}"
+        self._dispatch_soon = dispatch_soon
+        self._pool: InstancePool
+        self._slots: list[Slot] = []
+        self.drain = batcher.drain
+        self.statistics = batcher.statistics
+        self.stop_starts = batcher.stop_starts
+
+    def use(self, pool: InstancePool) -> None:
+        """Run what comes on the instances of ``pool``; before the first request."""
+        self._pool = pool
+        self._slots = pool.slots[:]
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._dispatch_soon = _do_nothing
+        self._slots.clear()
+
+    # What a scheduler has.
+
+    def enqueue(self, request: InferenceRequest, now_ns: int) -> None:
+        """See `SequenceBatcher.enqueue`."""
+        self._batcher.enqueue(request, now_ns)
+
+    def cancel(self, request: InferenceRequest) -> bool:
+        """See `SequenceBatcher.cancel`; what is refused with it is dispatched soon."""
+        was_waiting = self._batcher.cancel(request, _now_ns())
+        if was_waiting:
+            self._dispatch_soon()
+        return was_waiting
+
+    @property
+    def num_waiting(self) -> int:
+        """See `SequenceBatcher.num_waiting`."""
+        return self._batcher.num_waiting
+
+    @property
+    def num_live(self) -> int:
+        """See `SequenceBatcher.num_live`."""
+        return self._batcher.num_live
+
+    # Executions.
+
+    def next_batch(self) -> tuple[SequenceDecision, Execution | None]:
+        """Return what is to be refused and when to look again, and what runs now, on an instance that is occupied."""
+        reserved: dict[int, Slot] = {}
+
+        def reserve(instance: int) -> bool:
+            slot = self._slots[instance]
+            if self._pool.take(slot):
+                reserved[instance] = slot
+                return True
+            return False
+
+        decision = self._batcher.schedule(_now_ns(), reserve)
+        for dropped in decision.dropped:
+            self._note_drop(dropped)
+        execution = None
+        if decision.batch is not None:
+            execution = self._make_execution(decision)
+            self._pool.occupy(reserved.pop(decision.instance), execution)
+        for slot in reserved.values():
+            self._pool.give_back(slot)
+        return decision, execution
+
+    def _make_execution(self, decision: SequenceDecision) -> Execution:
+        assert decision.batch is not None
+        real = [request for request in decision.batch if request is not None]
+        for request in real:
+            self._controls.add(request)
+        requests = [request or self._controls.make_null(real[0]) for request in decision.batch]
+        execution = Execution(requests, len(requests), decision.close_reason)
+        execution.sequence_slots = list(decision.slots)
+        return execution
+
+    def end_execution(
+        self, execution: Execution, requests: Iterable[InferenceRequest]
+    ) -> list[InferenceRequest]:
+        """The instance is done with ``execution``; return its ``requests`` without null requests."""
+        slots = execution.sequence_slots
+        assert slots is not None
+        real = []
+        instance = 0
+        for request, slot in zip(requests, slots, strict=True):
+            if slot is not None:
+                real.append(request)
+                instance = slot.instance
+        execution.batch_size = len(real)  # null requests are not counted
+        self._batcher.end_execution(instance, real, _now_ns())
+        self._dispatch_soon()
+        return real
+
+    def end_request(self, request: InferenceRequest) -> None:
+        """``request`` has had its final response."""
+        self._batcher.end_request(request, _now_ns())
+        self._dispatch_soon()
+
+    def run_again(self, request: InferenceRequest, statistics: ModelStatistics) -> bool:
+        """Let ``request`` run again when its execution ends; False: its model is not iterative."""
+        if not self._batcher.reschedule(request):
+            return False
+        statistics.wait_again()
+        request.instance = None
+        if not request.cancelled:
+            request.execution = None
+        return True
+
+    # Ends that no request asks for.
+
+    def _note_drop(self, dropped: Dropped) -> None:
+        log.log(
+            logging.WARNING if dropped.reason in (DropReason.RESTARTED, DropReason.LOST) else logging.INFO,
+            "%s: sequence %r is over without its END: %s",
+            self._label,
+            dropped.sequence_id,
+            _REASONS[dropped.reason],
+        )
+        if dropped.has_run and dropped.reason in _TOLD:
+            slot = self._slots[dropped.instance]
+            drop = getattr(slot.instance, "drop_sequence", None)
+            if drop is not None and slot.unavailable is None:
+                drop(dropped.sequence_id)
+
+    def refresh(self) -> None:
+        """See which instances are away or back; what those knew that are away is gone."""
+        now_ns = _now_ns()
+        for instance, slot in enumerate(self._slots):
+            if slot.unavailable is None:
+                self._batcher.recover(instance, now_ns)
+            else:
+                error = Unavailable(f"the sequence is lost with its instance: {slot.unavailable}")
+                self._batcher.lose(instance, error, now_ns)
+        self._dispatch_soon()
+
+    def __repr__(self) -> str:
+        return f"Sequences({self._batcher!r})"
+
+
+def _do_nothing() -> None:
+    pass
+
+
+_REASONS: Final = {
+    DropReason.IDLE: "nothing came for longer than max_sequence_idle_microseconds",
+    DropReason.CANCELLED: "one of its requests was cancelled while it waited",
+    DropReason.RESTARTED: "its id was used to start another one",
+    DropReason.LOST: "the process of its instance ended",
+}
+"""For the log."""
