@@ -13,6 +13,7 @@ so do requests for other outputs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
@@ -37,8 +38,10 @@ def size_of_inputs(request: InferenceRequest) -> int:
     )
 
 
-def make_key(request: InferenceRequest, token: bytes) -> bytes | None:
+def make_key(request: InferenceRequest, token: bytes, all_outputs: Sequence[str]) -> bytes | None:
     """Return the 32 bytes of a valid ``request`` to the load that ``token`` stands for; any thread.
+
+    ``all_outputs``: the names of the model's outputs, sorted. Who asks for none by name gets all of them.
 
     None: it has a parameter that has no bytes (a number above 64 bits, half a surrogate pair).
 
@@ -53,7 +56,7 @@ def make_key(request: InferenceRequest, token: bytes) -> bytes | None:
             (
                 _FORMAT,
                 token,
-                request.outputs,
+                all_outputs if request.outputs is None else sorted(request.outputs),
                 _relevant(request),
                 sequence,
                 [(name, tensor.datatype, tensor.shape) for name, tensor in inputs],

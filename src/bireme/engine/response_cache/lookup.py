@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -48,6 +48,7 @@ class CacheLookup:
         "_is_answering",
         "_loop",
         "_num_late",
+        "_outputs",
         "_token",
         "_waiting",
     )
@@ -58,17 +59,19 @@ class CacheLookup:
         answers: Answers,
         enqueue: Callable[[InferenceRequest], None],
         *,
+        outputs: Iterable[str],
         token: Callable[[], bytes | None],
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
     ) -> None:
-        """``enqueue`` takes a request whose look-up came back with nothing.
+        """``enqueue`` takes a request whose look-up came back with nothing. ``outputs``: the names of all the model's.
 
         ``token`` stands for what answers now: another load, another token. None: it is not known, and nothing is cached.
         """
         self._cache = cache
         self._answers = answers
         self._enqueue = enqueue
+        self._outputs = sorted(outputs)
         self._token = token
         self._loop = loop
         self._executor = executor
@@ -89,7 +92,7 @@ class CacheLookup:
             self._executor.submit(self._look_up_beside, request, token, asks=asks)
             return True
         start_ns = _now_ns()
-        key = make_key(request, token)
+        key = make_key(request, token, self._outputs)
         found = None if key is None else self._cache.get(key)
         lookup_ns = _now_ns() - start_ns
         if found is None:
@@ -122,7 +125,7 @@ class CacheLookup:
         start_ns = _now_ns()
         key = found = None
         try:
-            key = make_key(request, token)
+            key = make_key(request, token, self._outputs)
             if asks and key is not None:
                 found = self._cache.get(key)
         except Exception:
