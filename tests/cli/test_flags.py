@@ -96,12 +96,9 @@ def test_flags_that_ask_for_a_later_feature_are_refused(given, refused):
 
 
 def test_a_refusal_names_the_feature():
-    (found,) = find_unsupported({"model-namespacing": ["1"]})
+    (found,) = find_unsupported({"allow-sagemaker": ["1"]})
 
-    assert (
-        "--model-namespacing: not supported yet: one name in several repositories comes with a later release"
-        == found
-    )
+    assert "--allow-sagemaker: not supported yet: the SageMaker front end comes with a later release" == found
 
 
 @pytest.mark.parametrize(

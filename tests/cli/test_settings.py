@@ -241,8 +241,8 @@ def test_a_vertex_ai_container_is_told_that_its_front_end_is_missing(tmp_path, m
 
 
 def test_flags_of_later_releases_never_reach_the_settings(tmp_path):
-    with pytest.raises(click.ClickException, match="--model-namespacing: not supported yet"):
-        parse(tmp_path, "--model-namespacing=true")
+    with pytest.raises(click.ClickException, match="--allow-sagemaker: not supported yet"):
+        parse(tmp_path, "--allow-sagemaker=true")
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])

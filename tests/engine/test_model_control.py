@@ -71,7 +71,6 @@ def test_each_mode_loads_its_models_at_start(tmp_path, settings, loaded):
             assert await control.load_initial() == {}
             assert set(table.latest) == loaded
             assert len(backend.contexts) == len(loaded)
-            assert control.allows_calls is (settings.get("model_control_mode") == "explicit")
 
     asyncio.run(main())
 

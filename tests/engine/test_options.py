@@ -3,7 +3,7 @@
 import pytest
 
 from bireme.engine import ServerOptions
-from bireme.types import InvalidArgument, Unsupported
+from bireme.types import InvalidArgument
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,6 @@ from bireme.types import InvalidArgument, Unsupported
 def test_a_wrong_setting_is_refused_by_name(settings, message):
     with pytest.raises(InvalidArgument, match=message):
         ServerOptions(**settings).check()
-
-
-def test_namespacing_is_refused_not_ignored():
-    with pytest.raises(Unsupported, match="model_namespacing is not supported"):
-        ServerOptions(model_namespacing=True).check()
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,6 @@ class Flag:
 
 SAGEMAKER = Feature("the SageMaker front end", ("allow-sagemaker",))
 VERTEX = Feature("the Vertex AI front end", ("allow-vertex-ai",))
-NAMESPACES = Feature("one name in several repositories")
 HOST_POLICIES = Feature("host policies")
 
 _CATEGORIES = f"Categories: {', '.join(RESTRICTED_CATEGORIES)}."
@@ -148,10 +147,17 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "model-repository",
             PATH,
-            "Directory of models, one folder each. Repeat for several; a model's name must be unique among them.",
+            "Directory of models, one folder each. Repeat for several; a model's name must be unique among them, but "
+            "for --model-namespacing.",
             short="m",
             alias="model-store",
             repeat=True,
+        ),
+        Flag(
+            "model-namespacing",
+            BOOL,
+            "Let each repository have its own names; requests reach a name that one model alone has.",
+            False,
         ),
         Flag(
             "model-control-mode",
@@ -434,7 +440,6 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         _later("vertex-ai-port", PORT, VERTEX),
         _later("vertex-ai-thread-count", integer(), VERTEX),
         _later("vertex-ai-default-model", TEXT, VERTEX),
-        _later("model-namespacing", BOOL, NAMESPACES, off=_FALSE),
         _later("host-policy", TEXT, HOST_POLICIES, repeat=True),
     ),
 }

@@ -85,6 +85,7 @@ def _server_options(values: Values) -> ServerOptions:
     return ServerOptions(
         model_repository=repositories,
         id=values["id"],
+        model_namespacing=values["model-namespacing"],
         model_control_mode=values["model-control-mode"],
         repository_poll_secs=values["repository-poll-secs"],
         load_model=models,

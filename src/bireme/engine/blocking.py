@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from types import TracebackType
+from pathlib import Path
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from bireme.engine.inference import InferResult, InferSettings
@@ -49,6 +50,16 @@ class BlockingServer:
     def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unload a model; see `Server.unload_model`."""
         self._await(self._server.unload_model(name, unload_dependents=unload_dependents))
+
+    def register_repository(
+        self, location: str | Path, mapping: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Add a repository; see `Server.register_repository`."""
+        self._call(lambda: self._server.register_repository(location, mapping))
+
+    def unregister_repository(self, location: str | Path) -> None:
+        """Take a repository out; see `Server.unregister_repository`."""
+        self._call(lambda: self._server.unregister_repository(location))
 
     @property
     def is_live(self) -> bool:

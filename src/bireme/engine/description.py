@@ -10,6 +10,7 @@ from typing import Any
 
 from bireme.engine.model import Model
 from bireme.engine.validation import TensorSpec
+from bireme.repository import make_key
 
 EXTENSIONS = (
     "classification",
@@ -47,7 +48,7 @@ def status_table(index: Iterable[dict[str, str]]) -> list[str]:
         status = entry.get("state", "not loaded")
         first_line = entry.get("reason", "").strip().partition("\n")[0]
         rows.append(
-            (entry["name"], entry.get("version", "-"), f"{status}: {first_line}" if first_line else status)
+            (_identity(entry), entry.get("version", "-"), f"{status}: {first_line}" if first_line else status)
         )
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
@@ -56,6 +57,10 @@ def status_table(index: Iterable[dict[str, str]]) -> list[str]:
         for row in rows
     ]
     return [rule, lines[0], rule, *lines[1:], rule]
+
+
+def _identity(entry: dict[str, str]) -> str:
+    return make_key(entry.get("namespace", ""), entry["name"])
 
 
 def _describe_tensor(spec: TensorSpec) -> dict[str, Any]:

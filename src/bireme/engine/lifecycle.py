@@ -38,7 +38,7 @@ from bireme.engine.response_cache.model_caches import attach_cache, open_caches
 from bireme.engine.timer import DeadlineTimer
 from bireme.engine.transitions import Transitions
 from bireme.engine.version_loader import VersionLoader
-from bireme.repository import Catalogue, ConfigRules, check_model_name
+from bireme.repository import Catalogue, ConfigRules, check_model_name, name_of, namespace_of
 from bireme.repository.agents import AgentRegistry
 from bireme.telemetry import ServerMetrics
 from bireme.types import BiremeError, Internal, InvalidArgument, Unavailable
@@ -66,7 +66,7 @@ class Lifecycle:
         host: ModelHost,
     ) -> None:
         self.catalogue = catalogue
-        self.table = ModelTable()
+        self.table = ModelTable(has_namespaces=catalogue.has_namespaces)
         self._options = options
         self._rules = ConfigRules(options.model_config_name, not options.disable_auto_complete_config)
         self._agents = AgentRegistry(options.repoagent_directory)
@@ -103,12 +103,16 @@ class Lifecycle:
             Internal: the model is in no repository, or in several.
             Unavailable: the server is stopping.
         """
-        failures = await self._load_together({name: override})
-        if failures:
-            raise failures[name]
+        check_model_name(name)
+        keys = await self._in_pool(self.catalogue.keys_of, name) if self.catalogue.has_namespaces else [name]
+        failures = await self._load_together(dict.fromkeys(keys, override))
+        if len(failures) > 1:
+            raise InvalidArgument("".join(error.message for error in failures.values()))
+        for error in failures.values():
+            raise error
 
     async def load_all(self, names: Iterable[str]) -> dict[str, BiremeError]:
-        """Load several models in parallel and return those that failed, each with its reason."""
+        """Load several models, given by their keys, in parallel and return those that failed, each with its reason."""
         return await self._load_together(dict.fromkeys(names, NO_OVERRIDE))
 
     async def _load_together(self, wanted: Mapping[str, LoadOverride]) -> dict[str, BiremeError]:
@@ -141,7 +145,7 @@ class Lifecycle:
         self, name: str, override: LoadOverride, together: LoadRound, *, is_explicit: bool
     ) -> None:
         try:
-            check_model_name(name)
+            check_model_name(name_of(name) if self.catalogue.has_namespaces else name)
             async with self._exclusive(name) as record:
                 if self._is_closing:
                     raise Unavailable(f"failed to load '{name}': the server is stopping")
@@ -256,7 +260,9 @@ class Lifecycle:
             try:
                 if self._is_closing:
                     raise Unavailable("the server is stopping")
-                statistics = self._metrics.new_statistics(plan.name, version, outcome.config)
+                statistics = self._metrics.new_statistics(
+                    plan.model_name, version, outcome.config, namespace=namespace_of(plan.name)
+                )
                 statistics.load_duration_ns = outcome.load_duration_ns
                 if outcome.config.ensemble_scheduling is not None:
                     outcome.labels = MemberLabels(outcome.config, outcome.labels, self.table)
@@ -276,7 +282,7 @@ class Lifecycle:
                 self._live.dispose(outcome.close)
                 continue
             models[version] = model
-            self._live.add(model, plan.source, outcome.loaded)
+            self._live.add(model, plan, outcome.loaded)
         return models, errors
 
     def users_of(self, name: str) -> list[str]:
@@ -299,6 +305,10 @@ class Lifecycle:
 
         A model that is not loaded, or not known, is no error.
         """
+        for record in self.table.records_of(name):
+            await self._unload(record.name, unload_dependents=unload_dependents)
+
+    async def _unload(self, name: str, *, unload_dependents: bool) -> None:
         members = self._graph.members_of(name)
         async with self._exclusive(name) as record:
             if record.source is not None and record.source.agents is not None and not self._is_closing:
@@ -308,7 +318,7 @@ class Lifecycle:
         for member in members if unload_dependents else ():
             its_record = self.table.records.get(member)
             if its_record is not None and not its_record.is_explicit and not self._graph.users_of(member):
-                await self.unload(member, unload_dependents=True)
+                await self._unload(member, unload_dependents=True)
 
     # Ensembles.
 

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from bireme.backends.interface import LoadedModel
-from bireme.engine.dependencies import Dependency, dependencies_of
+from bireme.engine.dependencies import Dependency
+from bireme.engine.load_plan import LoadPlan
 from bireme.engine.memory import release_memory
 from bireme.engine.model import Model
-from bireme.engine.model_state import UNLOADED, LoadSource, VersionRecord, VersionState
+from bireme.engine.model_state import UNLOADED, VersionRecord, VersionState
 from bireme.engine.model_table import ModelTable
 from bireme.repository import ModelDirectory
 from bireme.types import BiremeError
@@ -35,12 +36,10 @@ _LET_GO_S = 0.02
 class _Holding(NamedTuple):
     """What belongs to a model that is not closed yet."""
 
-    source: LoadSource
-    """Its directory must stay as long as the model, and its agents hear when the last model is gone."""
+    plan: LoadPlan
+    """What it was loaded by. The directory must stay as long as the model; its agents hear when the last model is gone."""
     loaded: weakref.ref[LoadedModel]
     """The backend's side of it: gone when the model's memory is free."""
-    needs: tuple[Dependency, ...]
-    """The composing models, if it is an ensemble."""
 
 
 _Users = WeakKeyDictionary[Model, set[Dependency]]
@@ -58,13 +57,13 @@ class LiveModels:
         self._endings: set[asyncio.Future[Any]] = set()
         """Models that finish their last requests, or are being closed."""
 
-    def add(self, model: Model, source: LoadSource, loaded: LoadedModel) -> None:
+    def add(self, model: Model, plan: LoadPlan, loaded: LoadedModel) -> None:
         """Take a new model in; ``retire`` is its only way out."""
-        self._alive[model] = _Holding(source, weakref.ref(loaded), dependencies_of(source.config))
+        self._alive[model] = _Holding(plan, weakref.ref(loaded))
 
     def uses(self, directory: ModelDirectory) -> bool:
         """Whether a model needs this directory."""
-        return any(holding.source.directory is directory for holding in self._alive.values())
+        return any(holding.plan.source.directory is directory for holding in self._alive.values())
 
     @property
     def num_in_flight(self) -> int:
@@ -78,7 +77,7 @@ class LiveModels:
         """
         users = self._users_of(model) if version_record is not None else None
         if users:
-            self._table.lingering[model.name, model.version] = model
+            self._table.lingering[self._alive[model].plan.name, model.version] = model
         self._keep(self._end(model, version_record, users))
 
     def dispose(self, function: Callable[..., object], *args: object) -> None:
@@ -103,10 +102,11 @@ class LiveModels:
             await model.drain_and_close()
         except Exception:  # a backend's close(): the model is gone for us either way
             log.exception("failed to close '%s' version %d", model.name, model.version)
-        source, loaded, _ = self._alive.pop(model)
-        if source.agents is not None and not self.uses(source.directory):
-            await self._aside(source.agents.end)
-        del source
+        plan, loaded = self._alive.pop(model)
+        agents = plan.source.agents
+        if agents is not None and not self.uses(plan.source.directory):
+            await self._aside(agents.end)
+        del plan, agents
         if version_record is not None:
             log.info("successfully unloaded '%s' version %d", model.name, model.version)
             if version_record.state is VersionState.UNLOADING and version_record.model is model:
@@ -119,7 +119,7 @@ class LiveModels:
 
     async def _linger(self, model: Model, users: _Users) -> None:
         """Wait until none of ``users`` has this model alone for one of its steps any more."""
-        key = (model.name, model.version)
+        key = (self._alive[model].plan.name, model.version)
         await asyncio.sleep(0)  # until the table is up to date
         while any(self._table.find(*need) is None for needs in users.values() for need in needs):
             await asyncio.sleep(TICK_S)
@@ -130,8 +130,9 @@ class LiveModels:
 
     def _users_of(self, model: Model) -> _Users:
         """Return the ensembles alive that need what ``model`` can give, each with that. Those to come get another one."""
-        gives = {Dependency(model.name, model.version), Dependency(model.name)}
-        needs = {user: gives.intersection(holding.needs) for user, holding in self._alive.items()}
+        name = self._alive[model].plan.name
+        gives = {Dependency(name, model.version), Dependency(name)}
+        needs = {user: gives.intersection(holding.plan.dependencies) for user, holding in self._alive.items()}
         return WeakKeyDictionary({user: its_needs for user, its_needs in needs.items() if its_needs})
 
     def _keep(self, work: Awaitable[object]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from bireme.config import ModelConfig
 from bireme.engine.dependencies import Dependency, dependencies_of
 from bireme.engine.model_state import LoadSource
+from bireme.engine.step_namespaces import with_keys
 from bireme.repository import (
     Catalogue,
     ConfigRules,
@@ -22,6 +23,7 @@ from bireme.repository import (
     complete_config,
     config_path,
     missing_versions,
+    name_of,
     no_versions,
     parse_config,
     select_versions,
@@ -60,6 +62,7 @@ class LoadPlan:
     """The work of one load."""
 
     name: str
+    """The model's key (`bireme.repository.model_key`)."""
     source: LoadSource
     versions: tuple[int, ...]
     """Those that will serve when the load has succeeded, ascending."""
@@ -70,6 +73,11 @@ class LoadPlan:
     def to_load(self) -> tuple[int, ...]:
         """The versions that must be loaded."""
         return tuple(version for version in self.versions if version not in self.kept)
+
+    @property
+    def model_name(self) -> str:
+        """The name without its namespace."""
+        return name_of(self.name)
 
     @property
     def dependencies(self) -> tuple[Dependency, ...]:
@@ -107,7 +115,7 @@ def plan_load(
     if fingerprint is not None and loaded is not None and loaded.fingerprint == fingerprint and not retry:
         return None
     try:
-        parsed = parse_config(name, directory.path, rules, override.config)
+        parsed = parse_config(name_of(name), directory.path, rules, override.config)
         source = LoadSource(directory, parsed.config, None if override else fingerprint)
         if parsed.config.model_repository_agents is not None:
             source, parsed = _let_agents_work(
@@ -137,16 +145,18 @@ def _let_agents_work(
     A config file that they leave in a new directory counts, but which agents there are is said by the first one. (Triton says so,
     and reads only the first.)
     """
-    chain, directory = AgentChain.load(name, source.directory, parsed.config, registry)
+    chain, directory = AgentChain.load(name_of(name), source.directory, parsed.config, registry)
     try:
         is_moved = directory is not source.directory
         if is_moved and override.config is None and config_path(directory.path, rules.config_name).is_file():
             given = parsed.config.model_repository_agents
-            parsed = parse_config(name, directory.path, rules)
+            parsed = parse_config(name_of(name), directory.path, rules)
             parsed = parsed._replace(config=replace(parsed.config, model_repository_agents=given))
     except BaseException:
         chain.end()
         raise
+    if is_moved:
+        directory.is_renamed = source.directory.is_renamed
     return replace(source, directory=directory, agents=chain), parsed
 
 
@@ -165,8 +175,12 @@ def _plan(
         available = catalogue.list_versions(model_dir).versions
     except OSError as error:
         raise NotInRepository(name, f"its directory cannot be read: {error}") from error
+    if source.directory.is_renamed:
+        parsed = parsed._replace(config=replace(parsed.config, name=""))
     first = min(map(str, available), default=None)
-    config = complete_config(parsed, name, model_dir, model_dir / first if first else None, rules)
+    config = complete_config(parsed, name_of(name), model_dir, model_dir / first if first else None, rules)
+    if catalogue.has_namespaces and config.ensemble_scheduling is not None:
+        config = with_keys(config, name, catalogue.list_names())
     if config.ensemble_scheduling is not None and not available:
         available = (1,)  # version control systems drop empty directories
     versions = tuple(select_versions(config.version_policy, available))
@@ -175,7 +189,7 @@ def _plan(
             "version %d is specified for model '%s', but the version directory is not present", version, name
         )
     if not versions:
-        raise InvalidArgument(no_versions(name, config.version_policy, model_dir, available))
+        raise InvalidArgument(no_versions(name_of(name), config.version_policy, model_dir, available))
     source = replace(source, config=config)
     kept = _unchanged(source, loaded).intersection(ready, versions)
     return LoadPlan(name, source, versions, frozenset(kept))
@@ -192,8 +206,8 @@ def _locate(
     try:
         storage = catalogue.find(name)
         # The fingerprint comes first: a file that changes while the model loads then counts as changed afterwards.
-        fingerprint = None if override else storage.fingerprint(name)
-        return storage.check_out(name), fingerprint
+        fingerprint = None if override else storage.fingerprint(name_of(name))
+        return storage.check_out(name_of(name)), fingerprint
     except NotFound as error:
         raise NotInRepository(name, error.message) from None
     except OSError as error:

@@ -10,6 +10,7 @@ Source: Triton ``model_repository_manager.cc`` (``Create``, ``PollAndUpdateInter
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Coroutine, Iterable
@@ -39,11 +40,6 @@ class ModelControl:
         self._polling: asyncio.Task[None] | None = None
         self._actions: set[asyncio.Task[None]] = set()
 
-    @property
-    def allows_calls(self) -> bool:
-        """Whether load and unload calls are allowed."""
-        return self._mode is ModelControlMode.EXPLICIT
-
     async def load_initial(self) -> dict[str, BiremeError]:
         """Load what the mode wants at start; return the models that failed, each with its reason.
 
@@ -52,7 +48,8 @@ class ModelControl:
         if self._mode is ModelControlMode.POLL:
             return await self._load_polled()
         if self._mode is ModelControlMode.EXPLICIT and self._load_model != ("*",):
-            return await self._lifecycle.load_all(dict.fromkeys(self._load_model))
+            keys = [await asyncio.to_thread(self._catalogue.keys_of, name) for name in self._load_model]
+            return await self._lifecycle.load_all(dict.fromkeys(itertools.chain.from_iterable(keys)))
         names = await asyncio.to_thread(self._catalogue.list_names)
         if not names:
             where = ", ".join(f"'{storage.location}'" for storage in self._catalogue.storages)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bireme.config import ModelConfig
 from bireme.engine.dependencies import Dependency
 from bireme.engine.model import Model
-from bireme.repository import Fingerprint, ModelDirectory
+from bireme.repository import Fingerprint, ModelDirectory, name_of, namespace_of
 from bireme.repository.agents import AgentChain
 
 if TYPE_CHECKING:
@@ -41,6 +41,12 @@ class Member(NamedTuple):
 
 Members = Mapping[Dependency, Member | None]
 """The composing models of an ensemble; None: one does not serve."""
+
+
+def identity_of(key: str) -> dict[str, str]:
+    """Return a model's name, and its namespace if there is one, as the repository index shows them."""
+    namespace = namespace_of(key)
+    return {"name": name_of(key), "namespace": namespace} if namespace else {"name": key}
 
 
 class VersionState(StrEnum):
@@ -140,6 +146,7 @@ class ModelRecord:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        """The model's key (`bireme.repository.model_key`)."""
         self.versions: dict[int, VersionRecord] = {}
         self.reason = ""
         """Why the last load failed before any version was tried (a bad config, a duplicate name)."""
@@ -157,6 +164,11 @@ class ModelRecord:
         """Held by the one load or unload that is at work on this model."""
         self.num_users = 0
         """Loads and unloads that hold the lock or wait for it."""
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What an element of the repository index begins with."""
+        return identity_of(self.name)
 
     @property
     def is_known(self) -> bool:
@@ -194,14 +206,14 @@ class ModelRecord:
         """Yield the model's elements of the repository index."""
         versions = sorted(self.versions.items())
         for version, record in versions:
-            entry = {"name": self.name, "version": str(version), "state": str(record.state)}
+            entry = {**self.identity, "version": str(version), "state": str(record.state)}
             reason = record.reason
             if record.is_ready and record.model is not None:
                 reason = record.model.away_reason or reason
             yield {**entry, "reason": reason} if reason else entry
         # A reason that no version shows yet: the load failed before there were any, or while they were unloading.
         if self.reason and not any(record.is_ready or record.reason == self.reason for _, record in versions):
-            yield {"name": self.name, "state": str(VersionState.UNAVAILABLE), "reason": self.reason}
+            yield {**self.identity, "state": str(VersionState.UNAVAILABLE), "reason": self.reason}
 
     def __repr__(self) -> str:
         return f"ModelRecord({self.name!r}, {self.versions})"

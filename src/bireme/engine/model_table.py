@@ -8,7 +8,17 @@ from difflib import get_close_matches
 
 from bireme.engine.dependencies import Dependency
 from bireme.engine.model import Model
-from bireme.engine.model_state import UNLOADED, Member, Members, ModelRecord, VersionRecord, VersionState
+from bireme.engine.model_state import (
+    UNLOADED,
+    Member,
+    Members,
+    ModelRecord,
+    VersionRecord,
+    VersionState,
+    identity_of,
+)
+from bireme.engine.step_namespaces import ambiguous
+from bireme.repository import name_of, namespace_of
 from bireme.types import BiremeError, InvalidArgument, NotFound, Unavailable
 
 DUPLICATE = "model appears in two or more repositories"
@@ -24,15 +34,17 @@ class ModelTable:
     ``latest`` and ``versions`` are what requests use: one dict look-up, no test of any state.
     """
 
-    __slots__ = ("latest", "lingering", "records", "versions")
+    __slots__ = ("_has_namespaces", "latest", "lingering", "records", "versions")
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_namespaces: bool = False) -> None:
+        """``has_namespaces``: a name may be that of several models, which keys tell apart."""
+        self._has_namespaces = has_namespaces
         self.records: dict[str, ModelRecord] = {}
-        """Every model that somebody tried to load; blank ones are only being looked for."""
+        """Every model that somebody tried to load, by key; blank ones are only being looked for."""
         self.latest: dict[str, Model] = {}
-        """By name, the highest READY version."""
+        """By key, the highest READY version; by name as well, where one model alone of that name serves."""
         self.versions: dict[tuple[str, int], Model] = {}
-        """Every READY version."""
+        """Every READY version, in the same way."""
         self.lingering: dict[tuple[str, int], Model] = {}
         """Unloaded versions that ensembles still need for the requests that they have begun; for models only."""
 
@@ -49,8 +61,27 @@ class ModelTable:
 
     def publish(self, record: ModelRecord) -> None:
         """Bring the look-up tables up to date with one model's record."""
-        name = record.name
-        ready = record.ready_versions
+        self._enter(record.name, record.ready_versions)
+        if self._has_namespaces:
+            name = name_of(record.name)
+            serving = [each.ready_versions for each in self.records_of(name) if each.ready_versions]
+            self._enter(name, serving[0] if len(serving) == 1 else {})
+
+    def records_of(self, name: str) -> list[ModelRecord]:
+        """Return the records of all known models called ``name``; a key stands for its one model."""
+        if not self._has_namespaces or namespace_of(name):
+            record = self.records.get(name)
+            return [] if record is None else [record]
+        return [record for key, record in self.records.items() if name_of(key) == name and record.is_known]
+
+    def record_of(self, name: str) -> ModelRecord | None:
+        """Return the record that requests for ``name`` get; None: there is none, or several."""
+        records = self.records_of(name)
+        if len(records) > 1:
+            records = [record for record in records if record.ready_versions]
+        return records[0] if len(records) == 1 else None
+
+    def _enter(self, name: str, ready: Mapping[int, Model]) -> None:
         for key in [key for key in self.versions if key[0] == name]:
             del self.versions[key]
         self.versions.update({(name, version): model for version, model in ready.items()})
@@ -60,9 +91,14 @@ class ModelTable:
 
     def refusal(self, name: str, version: int) -> BiremeError:
         """Return the error for a model version (-1: the latest) that is not in the look-up tables."""
-        record = self.records.get(name)
+        if self._has_namespaces:
+            serving = [record for record in self.records_of(name) if record.ready_versions]
+            if len(serving) > 1:
+                return ambiguous(name, len(serving))
+        record = self.record_of(name)
         if record is None or not record.is_known:
-            return NotFound(f"Request for unknown model: '{name}' is not found{suggest(name, self.latest)}")
+            message = f"Request for unknown model: '{name}' is not found{suggest(name, self.latest)}"
+            return InvalidArgument(message) if self._has_namespaces else NotFound(message)
         if version == -1:
             states = [_describe(number, each) for number, each in sorted(record.versions.items())]
             why = "; ".join(states) or f"its last load failed: {record.reason}"
@@ -125,8 +161,10 @@ class ModelTable:
             InvalidArgument: the model or the version is not ready.
         """
         if name is None:
-            return [model for _, model in sorted(self.versions.items())]
-        ready = {number: model for (owner, number), model in self.versions.items() if owner == name}
+            records = sorted(self.records.items())
+            return [model for _, record in records for model in record.ready_versions.values()]
+        found = self.record_of(name)
+        ready = {} if found is None else found.ready_versions
         if not ready:
             raise InvalidArgument(f"requested model '{name}' is not available")
         if version != -1 and version not in ready:
@@ -150,7 +188,7 @@ class ModelTable:
             elif len(directories[name]) > 1:
                 entries.append({"name": name, "state": str(VersionState.UNAVAILABLE), "reason": DUPLICATE})
             else:
-                entries.append({"name": name})
+                entries.append(identity_of(name))
         return [entry for entry in entries if not ready or entry.get("state") == VersionState.READY]
 
     def __repr__(self) -> str:

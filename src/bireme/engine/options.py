@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from bireme.telemetry import MetricsOptions
 from bireme.telemetry.tracing import TraceOptions
-from bireme.types import InvalidArgument, Unsupported
+from bireme.types import InvalidArgument
 
 
 class ModelControlMode(StrEnum):
@@ -50,6 +50,7 @@ class ServerOptions:
     model_load_thread_count: int = 4
     model_load_retry_count: int = 0
     model_namespacing: bool = False
+    """Each repository has its own names: a model is told from others by its repository and its name."""
     backend_config: tuple[tuple[str, str, str], ...] = ()
     """(backend, key, value); an empty backend stands for all of them."""
     backend_directory: str = "/opt/tritonserver/backends"
@@ -74,7 +75,6 @@ class ServerOptions:
 
         Raises:
             InvalidArgument: names the option, its value and what is expected.
-            Unsupported: the option asks for something that this server does not do.
         """
         modes = [mode.value for mode in ModelControlMode]
         if self.model_control_mode not in modes:
@@ -102,10 +102,6 @@ class ServerOptions:
             if not value >= smallest:
                 raise InvalidArgument(f"{name} is {value}, expected {smallest} or more")
         self.tracing.check()
-        if self.model_namespacing:
-            raise Unsupported(
-                "model_namespacing is not supported: model names must be unique over all repositories"
-            )
 
     def settings_of(self, backend: str) -> Mapping[str, str]:
         """Return the ``backend_config`` settings of one backend: the global ones, then its own."""

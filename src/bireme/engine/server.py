@@ -34,14 +34,15 @@ from bireme.engine.inference import (
     wake_thread,
 )
 from bireme.engine.lifecycle import Lifecycle
-from bireme.engine.load_plan import LoadOverride
 from bireme.engine.memory import ArenaTrimmer
 from bireme.engine.model import Model
 from bireme.engine.model_control import ModelControl
 from bireme.engine.model_host import ModelHost
 from bireme.engine.options import ModelControlMode, ServerOptions
+from bireme.engine.repository_calls import RepositoryCalls
 from bireme.engine.request_deadlines import take_parameters
 from bireme.engine.server_state import ServerState
+from bireme.engine.step_namespaces import with_names
 from bireme.ipc.arena import Arena
 from bireme.ipc.shared_memory import SharedMemoryRegions
 from bireme.repository import Catalogue
@@ -67,7 +68,7 @@ _FIRST_SEGMENT = 1
 """Number of the arena's first segment; those of worker processes begin far above."""
 
 
-class Server:
+class Server(RepositoryCalls):
     """An inference server without sockets."""
 
     def __init__(
@@ -147,7 +148,9 @@ class Server:
         assert self._loop is not None
         start_ns = time.monotonic_ns()
         self.tracing.start()
-        catalogue = await asyncio.to_thread(Catalogue.open, self.options.model_repository)
+        catalogue = await asyncio.to_thread(
+            Catalogue.open, self.options.model_repository, has_namespaces=self.options.model_namespacing
+        )
         host = ModelHost(
             self._loop,
             arena=self.arena,
@@ -325,7 +328,9 @@ class Server:
             raise Unavailable(
                 "Server not ready: start it, by 'with Server(...) as server' or 'await server.start()'"
             )
-        return make_request(self.model(name, version), inputs, version, settings)
+        request = make_request(self.model(name, version), inputs, version, settings)
+        request.model_name = name  # with namespaces it may be a key
+        return request
 
     def _submit_for(self, request: InferenceRequest, waiter: Waiter) -> None:
         try:
@@ -401,12 +406,13 @@ class Server:
     def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
         """Return a model's metadata: of one version, or of the latest with all that are ready. Raises as `model`."""
         model = self.model(name, version)
-        versions = [version] if version != -1 else self._running().table.records[name].ready_versions
-        return describe_model(model, versions)
+        record = self._running().table.record_of(name)
+        assert record is not None  # as the model serves
+        return describe_model(model, [version] if version != -1 else record.ready_versions)
 
     def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
         """Return the whole config that a model version runs with. Raises as `model`."""
-        return to_json(self.model(name, version).config)
+        return to_json(with_names(self.model(name, version).config))
 
     def model_statistics(self, name: str | None = None, version: int = -1) -> dict[str, Any]:
         """Return the statistics of all ready versions: of every model, of one, or of one version.
@@ -422,45 +428,6 @@ class Server:
                 model.direct_calls.settle()
         return {"model_stats": [model.statistics.to_json() for model in models]}
 
-    # The repository.
-
-    def repository_index(self, ready: bool = False) -> list[dict[str, str]]:  # noqa: FBT001, FBT002 - as in the C API
-        """Return every model in the repositories and every model with a state; with ``ready`` only what serves.
-
-        Lists each repository's directory: a short blocking call.
-
-        Raises:
-            Unavailable: the server is starting or stopping.
-        """
-        self._require_ready()
-        lifecycle = self._running()
-        return lifecycle.table.index({} if ready else lifecycle.catalogue.list_names(), ready=ready)
-
-    async def load_model(
-        self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None
-    ) -> None:
-        """Load or reload a model and return when it serves; what served before serves on until then.
-
-        ``config`` is a whole ModelConfig as JSON in place of the config file; ``files`` (by path in the model's
-        directory, such as ``1/model.onnx``) replace the directory.
-
-        Raises:
-            InvalidArgument: the name, the config or a file's path is wrong, or a version failed; says why.
-            Internal: the model is in no repository, or in several.
-            Unavailable: the control mode is not explicit, or the server is starting or stopping.
-        """
-        await self._controlled().load(name, LoadOverride(config, dict(files or {})))
-
-    async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Unload a model and return when it takes no more requests; those in flight finish. An unknown one is no error.
-
-        Ensembles with it go, too; with ``unload_dependents`` also what it consists of and was loaded for it alone.
-
-        Raises:
-            Unavailable: the control mode is not explicit, or the server is starting or stopping.
-        """
-        await self._controlled().unload(name, unload_dependents=unload_dependents)
-
     # Helpers.
 
     async def _close_lifecycle(self, timeout_s: float) -> bool:
@@ -468,16 +435,6 @@ class Server:
 
     def _is_stopping(self) -> bool:
         return self._stopping is not None
-
-    def _controlled(self) -> Lifecycle:
-        """Return the lifecycle if clients may change what is loaded."""
-        self._require_ready()
-        if self._control is None or not self._control.allows_calls:
-            raise Unavailable(
-                "explicit model load / unload is not allowed if polling is enabled; "
-                f"this server runs with model_control_mode '{self.options.model_control_mode}'"
-            )
-        return self._running()
 
     def _running(self) -> Lifecycle:
         assert self._lifecycle is not None

@@ -48,7 +48,7 @@ class VersionLoader:
         backend_name = _backend_name(config)
         model_dir = plan.source.directory.path
         context = ModelContext(
-            name=plan.name,
+            name=plan.model_name,
             version=version,
             model_dir=model_dir,
             version_dir=model_dir / str(version),

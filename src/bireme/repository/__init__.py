@@ -18,6 +18,7 @@ from bireme.repository.layout import (
     no_versions,
     select_versions,
 )
+from bireme.repository.model_key import make_key, name_of, namespace_of
 from bireme.repository.override import write_override
 from bireme.repository.polling import Changes, PollTracker
 from bireme.repository.storage import LocalStorage, ModelDirectory, Storage
@@ -37,8 +38,11 @@ __all__ = [
     "complete_config",
     "config_path",
     "find_backend",
+    "make_key",
     "misnamed_config",
     "missing_versions",
+    "name_of",
+    "namespace_of",
     "no_versions",
     "parse_config",
     "read_config",

@@ -1,7 +1,8 @@
-"""Catalogue: all repositories of a server as one space of model names.
+"""Catalogue: all repositories of a server as one space of models.
 
-Names are unique over all repositories: one that appears twice belongs to nobody. Blocking (it reads directories): for
-loading threads, except `Catalogue.list_names`, which reads no more than one listing per repository.
+Models are told apart by their keys (`bireme.repository.model_key`). Without namespaces these are names, and a name that appears in
+two repositories belongs to nobody. Blocking (it reads directories): for loading threads, except `Catalogue.list_names`,
+which reads no more than one listing per repository.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from bireme.repository.layout import (
     list_versions,
     misnamed_config,
 )
+from bireme.repository.model_key import make_key, name_of
 from bireme.repository.storage import Storage, open_storage
-from bireme.types import NotFound
+from bireme.types import AlreadyExists, InvalidArgument, NotFound
 
 log = logging.getLogger("bireme.repository")
 
@@ -30,7 +32,7 @@ class Snapshot:
     """What one look at all repositories found."""
 
     models: Mapping[str, Fingerprint]
-    """By name; duplicates and unreadable models are absent."""
+    """By key; duplicates and unreadable models are absent."""
     duplicates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names found in several repositories, with those repositories."""
     unreadable: frozenset[str] = frozenset()
@@ -42,12 +44,14 @@ class Snapshot:
 class Catalogue:
     """The models of several repositories."""
 
-    def __init__(self, storages: Iterable[Storage]) -> None:
+    def __init__(self, storages: Iterable[Storage], *, has_namespaces: bool = False) -> None:
+        """``has_namespaces``: each repository has its own names."""
         self.storages = list(storages)
+        self.has_namespaces = has_namespaces
         self._warned: set[object] = set()
 
     @classmethod
-    def open(cls, locations: Iterable[str]) -> Catalogue:
+    def open(cls, locations: Iterable[str], *, has_namespaces: bool = False) -> Catalogue:
         """Open every repository; one that is named twice counts once.
 
         Raises:
@@ -55,10 +59,51 @@ class Catalogue:
             Unsupported: a location is in an object store.
         """
         opened = (open_storage(location) for location in locations)
-        return cls({_identity(storage): storage for storage in opened}.values())
+        storages = {_identity(storage): storage for storage in opened}
+        return cls(storages.values(), has_namespaces=has_namespaces)
+
+    def register(self, location: str, mapping: Mapping[str, str]) -> None:
+        """Add a repository. Any thread; what is being read meanwhile doesn't see it yet.
+
+        ``mapping`` gives names to directories of it, which lose their own; the other directories keep theirs.
+
+        Raises:
+            InvalidArgument: the location is no directory.
+            AlreadyExists: the repository is there already, or one of the names is in a mapping.
+        """
+        try:
+            storage = open_storage(location, mapping)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"failed to register '{location}', repository not found") from error
+        for other in self.storages:
+            if _identity(other) == _identity(storage):
+                raise AlreadyExists(f"model repository '{location}' has already been registered")
+            taken = next((name for name in mapping if other.is_mapped(name)), None)
+            if taken is not None and not self.has_namespaces:
+                raise AlreadyExists(
+                    f"failed to register '{taken}', there is a conflicting mapping for '{taken}' in '{other.location}'"
+                )
+        self.storages = [*self.storages, storage]
+
+    def unregister(self, location: str) -> None:
+        """Remove a repository. Models that were loaded from it stay. Any thread.
+
+        Raises:
+            InvalidArgument: no repository has this location.
+        """
+        rest = [storage for storage in self.storages if not _is_at(storage, location)]
+        if len(rest) == len(self.storages):
+            raise InvalidArgument(f"failed to unregister '{location}', repository not found")
+        self.storages = rest
+
+    def keys_of(self, name: str) -> list[str]:
+        """Return the keys of all models called ``name``; where there are none, the name: nobody has it."""
+        if not self.has_namespaces:
+            return [name]
+        return [key for key in self.list_names() if name_of(key) == name] or [name]
 
     def list_names(self) -> dict[str, list[Storage]]:
-        """Return every model's name with the repositories that hold it, sorted; more than one means a duplicate.
+        """Return every model's key with the repositories that hold it, sorted; more than one means a duplicate.
 
         Odd directories are left out with one warning each. A repository that cannot be read is left out with an
         error in the log.
@@ -67,7 +112,7 @@ class Catalogue:
         return found
 
     def find(self, name: str) -> Storage:
-        """Return the one repository that holds ``name``.
+        """Return the one repository that holds the model with key ``name``.
 
         Raises:
             NotFound: none does, or several do; says which.
@@ -91,7 +136,7 @@ class Catalogue:
                 duplicates[name] = tuple(storage.location for storage in storages)
                 continue
             try:
-                models[name] = storages[0].fingerprint(name)
+                models[name] = storages[0].fingerprint(name_of(name))
             except OSError as error:
                 unreadable.add(name)
                 self._warn(("unreadable", name, str(error)), f"cannot read model '{name}': {error}")
@@ -123,7 +168,8 @@ class Catalogue:
                 continue
             for name in names:
                 if is_model_candidate(name):
-                    found.setdefault(name, []).append(storage)
+                    key = make_key(storage.location, name) if self.has_namespaces else name
+                    found.setdefault(key, []).append(storage)
                 else:
                     self._warn(
                         (storage.location, name), f"ignore {name!r} in '{storage.location}': no model's name"
@@ -142,3 +188,7 @@ class Catalogue:
 def _identity(storage: Storage) -> str:
     """What makes two storages the same one."""
     return str(Path(storage.location).resolve())
+
+
+def _is_at(storage: Storage, location: str) -> bool:
+    return storage.location == location or _identity(storage) == str(Path(location).expanduser().resolve())

@@ -109,7 +109,9 @@ class ServerMetrics:
             self._families += cache_families([quantile for quantile, _ in self._options.summary_quantiles])
         self._cache = cache
 
-    def new_statistics(self, name: str, version: int, config: ModelConfig) -> ModelStatistics:
+    def new_statistics(
+        self, name: str, version: int, config: ModelConfig, *, namespace: str = ""
+    ) -> ModelStatistics:
         """Return fresh statistics for a model version, with the labels and buckets that its config asks for.
 
         They appear on the page once they are given to `add_model`.
@@ -128,7 +130,7 @@ class ServerMetrics:
         return ModelStatistics(
             name,
             version,
-            labels=_tag_labels(name, config),
+            labels=_tag_labels(name, config) | ({"namespace": namespace} if namespace else {}),
             max_batch_size=config.max_batch_size,
             bounds_ns=bounds_ns,
             observer=self._new_observer(first_response, config),

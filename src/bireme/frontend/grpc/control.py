@@ -37,6 +37,8 @@ def repository_index(api: GrpcApi, request: Any) -> Any:
     """``RepositoryIndex``; unlike over HTTP, the repository's name must be empty."""
     _refuse_repository(request)
     index = api.server.repository_index(request.ready)
+    for entry in index:
+        entry.pop("namespace", None)  # the message has no field for it
     return message_class("inference.RepositoryIndexResponse")(models=index)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bireme.config import proto
+from bireme.engine.step_namespaces import with_names
 from bireme.frontend import health
 from bireme.wire.grpc import message_class
 from bireme.wire.model_version import parse_model_version
@@ -61,7 +62,7 @@ def model_metadata(api: GrpcApi, request: Any) -> Any:
 def model_config(api: GrpcApi, request: Any) -> Any:
     """``ModelConfig``: the whole config that the version runs with."""
     model = api.server.model(request.name, parse_model_version(request.version))
-    return message_class("inference.ModelConfigResponse")(config=proto.to_proto(model.config))
+    return message_class("inference.ModelConfigResponse")(config=proto.to_proto(with_names(model.config)))
 
 
 def model_statistics(api: GrpcApi, request: Any) -> Any:
