@@ -64,7 +64,7 @@ class DirectCalls:
                 return None
             model.validator.check(request)
             execution.batch_size = request.batch_size
-            if caller is not None:
+            if caller is not None or request.trace_context is not None:
                 begin_call(request, caller)
             request.start_ns = request.queue_ns = execution.compute_start_ns = _now_ns()
             request.execution = execution

@@ -39,7 +39,7 @@ class ModelHost:
 
     def submit(self, request: InferenceRequest) -> None:
         """Give ``request`` to its model."""
-        if request.parent is not None:
+        if request.parent is not None or request.trace_context is not None:
             spans.begin_call(request, request.parent)
         try:
             if request.parameters is not None and DEADLINE_PARAMETER in request.parameters:

@@ -82,25 +82,27 @@ def _enter(request: InferenceRequest, span: Span, sample: Sample) -> None:
     _sampled[sample.link] = span
 
 
-def begin_call(request: InferenceRequest, caller: Execution) -> None:
+def begin_call(request: InferenceRequest, caller: Execution | None) -> None:
     """Trace ``request`` as a call of the code of ``caller``, if a request of that batch is traced. Any thread.
 
-    A request that was begun already, as its model had no time for a direct call, goes on in the same span.
+    Without a caller, whose ``execute`` has returned, it is traced if it passes on the trace of an open request. A request
+    that was begun already, as its model had no time for a direct call, goes on in the same span.
     """
     if request.trace is not None:
         return
     if request.trace_context is not None:
         _add_call(request, caller, _sampled.get(request.trace_context))
         return
-    for called_for in caller.requests:
+    for called_for in () if caller is None else caller.requests:
         if called_for.trace is not None:
             _add_call(request, caller, None)
             return
 
 
-def _add_call(request: InferenceRequest, caller: Execution, linked: Span | None) -> None:
+def _add_call(request: InferenceRequest, caller: Execution | None, linked: Span | None) -> None:
     """``linked``: the span whose trace was passed on."""
-    parents = [each.trace for each in caller.requests if each.trace is not None and each.trace.is_wanted]
+    requests = [] if caller is None else caller.requests
+    parents = [each.trace for each in requests if each.trace is not None and each.trace.is_wanted]
     if linked is not None and linked not in parents:
         parents.insert(0, linked)
     if not parents:
