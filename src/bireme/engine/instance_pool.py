@@ -42,6 +42,12 @@ class InstancePool:
         self.free.remove(slot)
         return True
 
+    def withdraw(self) -> None:
+        """No slot is wanted any more that `take` has found not free."""
+
+    def pass_on(self) -> None:
+        """What is free and not taken may go to other models."""
+
     def give_back(self, slot: Slot) -> None:
         """A reserved slot was not needed."""
         self.free.append(slot)

@@ -446,9 +446,9 @@ class Lifecycle:
         return is_idle and is_closed
 
     async def _wait_until_idle(self, deadline: float) -> bool:
-        """Wait until no load runs and no request is in flight; say every second what is left."""
+        """Wait until no load runs, no request is in flight and no sequence goes on; say every second what is left."""
         next_report = self._loop.time()
-        while self._work or self.num_in_flight:
+        while self._work or self.num_in_flight or self._live.num_sequences:
             now = self._loop.time()
             if now >= next_report:
                 log.info("Timeout %d: Found %s", round(max(0.0, deadline - now)), self._unfinished())

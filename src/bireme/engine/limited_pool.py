@@ -95,8 +95,7 @@ class LimitedPool(InstancePool):
     def reserve(self) -> Slot | None:
         """As `InstancePool.reserve`: of the free slots whose resources are free that which goes first."""
         limiter = self._resources.limiter
-        for claim in self._claims.values():
-            limiter.withdraw(claim)
+        self.withdraw()
         found = None
         if self._has_waiting():
             for slot in sorted(self.free, key=self._rank):
@@ -109,6 +108,27 @@ class LimitedPool(InstancePool):
                     limiter.wait(self._claims[slot])
         self._resources.wake_next()
         return found
+
+    def take(self, slot: Slot) -> bool:
+        """As `InstancePool.take`: also its resources have to be free. If they are not, it waits for them."""
+        limiter = self._resources.limiter
+        claim = self._claims[slot]
+        if slot not in self.free:
+            return False
+        if not limiter.take(claim):
+            limiter.wait(claim)
+            return False
+        self.free.remove(slot)
+        return True
+
+    def withdraw(self) -> None:
+        """See `InstancePool.withdraw`."""
+        for claim in self._claims.values():
+            self._resources.limiter.withdraw(claim)
+
+    def pass_on(self) -> None:
+        """See `InstancePool.pass_on`."""
+        self._resources.wake_next()
 
     def _rank(self, slot: Slot) -> int:
         return self._claims[slot].rank

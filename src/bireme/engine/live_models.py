@@ -70,6 +70,11 @@ class LiveModels:
         """Requests accepted and not yet answered, over all models."""
         return sum(model.num_in_flight for model in self._alive)
 
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that have begun and are not over, over all models."""
+        return sum(model.num_sequences for model in self._alive)
+
     def retire(self, model: Model, version_record: VersionRecord | None = None) -> None:
         """Close ``model`` when its requests have been answered; then give its memory back.
 
@@ -153,7 +158,10 @@ class LiveModels:
         """Return, for people, what requests are in flight where."""
         busy = [model for model in self._alive if model.num_in_flight]
         counts = ", ".join(f"'{model.name}' version {model.version}: {model.num_in_flight}" for model in busy)
-        return f"{len(busy)} model versions that have in-flight inferences{f' ({counts})' if counts else ''}"
+        sequences = f", {self.num_sequences} sequences that are not over" if self.num_sequences else ""
+        return (
+            f"{len(busy)} model versions that have in-flight inferences{f' ({counts})' if counts else ''}{sequences}"
+        )
 
     def __len__(self) -> int:
         return len(self._alive)

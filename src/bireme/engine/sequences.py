@@ -91,6 +91,7 @@ class Sequences:
                 return True
             return False
 
+        self._pool.withdraw()
         decision = self._batcher.schedule(_now_ns(), reserve)
         for dropped in decision.dropped:
             self._note_drop(dropped)
@@ -100,6 +101,7 @@ class Sequences:
             self._pool.occupy(reserved.pop(decision.instance), execution)
         for slot in reserved.values():
             self._pool.give_back(slot)
+        self._pool.pass_on()
         return decision, execution
 
     def _make_execution(self, decision: SequenceDecision) -> Execution:

@@ -185,6 +185,8 @@ class Server(RepositoryCalls):
     async def stop(self, timeout_s: float | None = None) -> bool:
         """Refuse new requests at once, finish those in flight, close the models; whether all of it was done.
 
+        Sequences that have begun are finished, too: their requests are still taken.
+
         ``timeout_s`` (default: ``exit_timeout_secs``) bounds the wait. What still waits in a queue afterwards is
         answered `Unavailable`. Calling it again waits for the stop that is under way.
         """
@@ -195,7 +197,10 @@ class Server(RepositoryCalls):
             assert self._starting is not None
             self._starting.cancel()
             self._state = ServerState.EXITING
-            self._latest = self._versions = _NOTHING
+            # Only sequences that have begun go on.
+            self._versions = {key: model for key, model in self._versions.items() if model.stop_starts()}
+            going_on = set(self._versions.values())
+            self._latest = {name: model for name, model in self._latest.items() if model in going_on}
             timeout_s = self.options.exit_timeout_secs if timeout_s is None else timeout_s
             self._stopping = self._loop.create_task(self._stop(timeout_s))
         return await asyncio.shield(self._stopping)
