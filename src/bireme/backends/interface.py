@@ -134,6 +134,9 @@ class Instance(Protocol):
         gave a strided array and it makes up the whole batch. The result is owned by the caller; it holds every
         configured output that the model produced. BYTES are object arrays (results may hold bytes or str).
 
+        The tensors of implicit state are among both, whether the config lists them or not: what the instance has to run is
+        `bireme.config.state_tensors.with_state_tensors` of the config.
+
         Raises:
             Exception: whatever the framework raises; the engine answers it as `BackendFailed`.
         """
