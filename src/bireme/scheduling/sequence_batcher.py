@@ -168,21 +168,21 @@ class SequenceBatcher:
         """Return the sequence that ``request`` continues; None: it starts one. Raises what `enqueue` does."""
         if request.batch_size > 1:
             raise InvalidArgument(
-                f"{request.id_prefix}inference request to model '{self._model_name}' must specify batch-size 1 due to "
+                f"inference request to model '{self._model_name}' must specify batch-size 1 due to "
                 "requirements of sequence batcher"
             )
         sequence_id = request.sequence_id
         if not sequence_id and not self._is_iterative:
             raise InvalidArgument(
-                f"{request.id_prefix}inference request to model '{self._model_name}' must specify a non-zero or "
+                f"inference request to model '{self._model_name}' must specify a non-zero or "
                 "non-empty correlation ID"
             )
         if self._is_stopping and (request.sequence_start or not sequence_id):
-            raise Unavailable(request.id_prefix + _STOPPING)
+            raise Unavailable(_STOPPING)
         sequence = self._table.known.get(sequence_id) if sequence_id else None
         if sequence is None and sequence_id and not request.sequence_start:
             raise InvalidArgument(
-                f"{request.id_prefix}inference request for sequence {sequence_id} to model '{self._model_name}' must "
+                f"inference request for sequence {sequence_id} to model '{self._model_name}' must "
                 "specify the START flag on the first request of the sequence"
             )
         return sequence
@@ -336,9 +336,7 @@ class SequenceBatcher:
                 self._num_expired += 1
                 self._refuse(
                     request,
-                    RequestTimedOut(
-                        f"{request.id_prefix}timeout of the corresponding sequence has been expired"
-                    ),
+                    RequestTimedOut("timeout of the corresponding sequence has been expired"),
                 )
             sequence.requests.clear()
             self._table.forget(sequence)
