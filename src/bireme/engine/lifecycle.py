@@ -73,7 +73,7 @@ class Lifecycle:
         host.lifecycle = self
         self._loader = VersionLoader(options, backends, host)
         self._metrics = metrics
-        self._caches = open_caches(options.cache_config, metrics)
+        self._caches = open_caches(options, metrics)
         self._loop = loop = host.loop
         self._timer = DeadlineTimer(loop)
         self._resources = (

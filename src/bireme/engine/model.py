@@ -44,10 +44,8 @@ from bireme.types import (
 )
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
+    from bireme.engine.response_cache.model_caches import ModelCaches
     from bireme.scheduling import Scheduler
-    from bireme.engine.response_cache import ResponseCache
 
 log = logging.getLogger("bireme.engine")
 
@@ -62,6 +60,8 @@ _DIRECT_CALL_S: Final = 0.002
 
 class Model:
     """One version of a model that serves. Made and used on the loop thread."""
+
+    _cache: CacheLookup | None = None
 
     def __init__(
         self,
@@ -119,7 +119,6 @@ class Model:
         )
         self.respond = self._answers.respond
         """See `bireme.backends.interface.ResponseSink`."""
-        self._cache: CacheLookup | None = None
         self._inline = InlinePolicy()
         self._may_run_inline = all(_may_run_inline(instance) for _, instance in prepared.instances)
         self.runs = TensorRuns(
@@ -226,16 +225,17 @@ class Model:
         elif self.pool.free and not self._is_dispatching:
             self._dispatch()
 
-    def use_cache(self, cache: ResponseCache, token: Callable[[], bytes | None], executor: Executor) -> None:
-        """Answer from ``cache`` what it has; before the first request. See `CacheLookup`."""
+    def use_cache(self, caches: ModelCaches, token: Callable[[], bytes | None]) -> None:
+        """Answer from the cache what it has; before the first request. See `CacheLookup`."""
         self._cache = CacheLookup(
-            cache,
+            caches.cache,
             self._answers,
             self._enqueue_missed,
             outputs=self.outputs,
             token=token,
             loop=self._loop,
-            executor=executor,
+            executor=caches.executor,
+            clients_have_memory=caches.clients_have_memory,
         )
         # They would go past it.
         self.direct_calls = None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from bireme.engine.response_cache.key import make_key
+from bireme.engine.response_cache.key import make_key, read_question
 from bireme.types import InferenceRequest, Tensor, tensor as tensors
 
 
@@ -22,7 +22,8 @@ def request(inputs: dict[str, Any] | None = None, **settings: Any) -> InferenceR
 
 
 def key(made: InferenceRequest, token: bytes = b"t") -> bytes | None:
-    return make_key(made, token, ["A", "B", "C"])
+    question = read_question(made, token, ["A", "B", "C"])
+    return None if question is None else make_key(question)
 
 
 BASE = key(request())

@@ -36,8 +36,8 @@ def keep(response: InferenceResponse) -> CachedResponse:
 
 
 def hand_out(outputs: Iterable[Tensor]) -> list[Tensor]:
-    """Return ``outputs`` for one request: its tensors may decode BYTES, and keep that, without the cache growing by it."""
-    return [tensor.renamed(tensor.name) for tensor in outputs]
+    """Return ``outputs`` for one request, which may decode BYTES and keep that without the cache growing by it."""
+    return [tensor.renamed(tensor.name) if tensor.datatype == "BYTES" else tensor for tensor in outputs]
 
 
 def own_inputs(request: InferenceRequest) -> None:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from bireme.types import InferenceRequest
+from bireme.types import Array, Buffer, InferenceRequest, Parameter, Tensor
 
 _FORMAT: Final = 1
 """Counts up when keys or entries mean something else, as shared caches hold those of other releases."""
@@ -30,54 +30,78 @@ _IGNORED: Final = frozenset({"triton_enable_empty_final_response"})
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def size_of_inputs(request: InferenceRequest) -> int:
-    """Return how many bytes the key is made of, about."""
-    return sum(
-        tensor.to_numpy().nbytes if tensor.datatype != "BYTES" else tensor.nbytes
-        for tensor in request.inputs.values()
-    )
+class Question(NamedTuple):
+    """What a key is made of."""
+
+    head: bytes
+    buffers: list[Buffer | Array]
+    """Of the inputs, in the order of their names."""
+    nbytes: int
+    """Of all buffers."""
 
 
-def make_key(request: InferenceRequest, token: bytes, all_outputs: Sequence[str]) -> bytes | None:
-    """Return the 32 bytes of a valid ``request`` to the load that ``token`` stands for; any thread.
+def read_question(request: InferenceRequest, token: bytes, all_outputs: Sequence[str]) -> Question | None:
+    """Return what a valid ``request`` asks of the load that ``token`` stands for.
 
-    ``all_outputs``: the names of the model's outputs, sorted. Who asks for none by name gets all of them.
+    ``all_outputs``: the names of the model's outputs, sorted; who asks for none by name gets all of them.
 
-    None: it has a parameter that has no bytes (a number above 64 bits, half a surrogate pair).
-
-    SHA-256, as processors compute it themselves: measured 1.3 µs for 1 KB and 350 µs for 600 KB, half the time of
-    BLAKE2b; above 2 KB without the GIL.
+    None: there can be no key, as it has a parameter without bytes (a number above 64 bits, half a surrogate pair).
     """
-    inputs = sorted(request.inputs.items())
-    buffers = [tensor.to_buffer() for _, tensor in inputs]
-    sequence = request.sequence_id and (request.sequence_id, request.sequence_start, request.sequence_end)
+    inputs = request.inputs
+    parts: list[tuple[str, str, tuple[int, ...], int]] = []
+    buffers: list[Buffer | Array] = []
+    total = 0
+    for name in sorted(inputs) if len(inputs) > 1 else inputs:
+        tensor = inputs[name]
+        buffer, nbytes = _buffer_of(tensor)
+        buffers.append(buffer)
+        parts.append((name, tensor.datatype, tensor.shape, nbytes))
+        total += nbytes
+    outputs = request.outputs
+    sequence = request.sequence_id
     try:
         head = _encode(
             (
                 _FORMAT,
                 token,
-                all_outputs if request.outputs is None else sorted(request.outputs),
-                _relevant(request),
-                sequence,
-                [(name, tensor.datatype, tensor.shape) for name, tensor in inputs],
-                [len(buffer) for buffer in buffers],
+                all_outputs if outputs is None else sorted(outputs),
+                _relevant(request.parameters) if request.parameters else None,
+                sequence and (sequence, request.sequence_start, request.sequence_end),
+                parts,
             )
         )
     except (OverflowError, TypeError, ValueError):
         return None
-    digest = sha256(head, usedforsecurity=False)
-    for buffer in buffers:
-        digest.update(buffer)
+    return Question(head, buffers, total)
+
+
+def _buffer_of(tensor: Tensor) -> tuple[Buffer | Array, int]:
+    """Return the wire form of ``tensor``, and its size; an array stands for its own memory, which saves 0.8 µs."""
+    if tensor.datatype != "BYTES":
+        array = tensor.to_numpy()
+        if array.flags.c_contiguous:
+            return array, array.nbytes
+    buffer = tensor.to_buffer()
+    return buffer, len(buffer)
+
+
+def make_key(question: Question) -> bytes:
+    """Return 32 bytes that stand for ``question``. Any thread.
+
+    SHA-256, as processors compute it themselves: measured 1.3 µs for 1 KB and 350 µs for 600 KB, half the time of
+    BLAKE2b; above 2 KB without the GIL.
+    """
+    digest = sha256(question.head)
+    for buffer in question.buffers:
+        digest.update(buffer)  # type: ignore[arg-type]  # an array is a buffer, which type checkers learn with 3.12
     return digest.digest()
 
 
-def _relevant(request: InferenceRequest) -> object:
+def _relevant(parameters: dict[str, Parameter]) -> list[tuple[str, Parameter]] | None:
     """Return the parameters that a model may answer by, in an order of their own."""
-    if not request.parameters:
-        return None
     relevant = [
         (name, value)
-        for name, value in request.parameters.items()
+        for name, value in parameters.items()
         if name not in _IGNORED and not name.startswith(_OWN_PREFIX)
     ]
     return sorted(relevant) or None

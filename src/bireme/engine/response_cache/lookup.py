@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bireme.engine.response_cache.keeping import hand_out, keep, own_inputs
-from bireme.engine.response_cache.key import make_key, size_of_inputs
+from bireme.engine.response_cache.key import Question, make_key, read_question
 from bireme.types import InferenceRequest, InferenceResponse
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class CacheLookup:
     __slots__ = (
         "_answers",
         "_cache",
+        "_clients_have_memory",
         "_enqueue",
         "_executor",
         "_is_answering",
@@ -63,8 +64,11 @@ class CacheLookup:
         token: Callable[[], bytes | None],
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
+        clients_have_memory: bool,
     ) -> None:
         """``enqueue`` takes a request whose look-up came back with nothing. ``outputs``: the names of all the model's.
+
+        ``clients_have_memory``: inputs may lie in memory that clients share.
 
         ``token`` stands for what answers now: another load, another token. None: it is not known, and nothing is cached.
         """
@@ -75,6 +79,7 @@ class CacheLookup:
         self._token = token
         self._loop = loop
         self._executor = executor
+        self._clients_have_memory = clients_have_memory
         self._waiting: dict[InferenceRequest, None] = {}
         """Those that a thread, or the end of this loop iteration, will bring back."""
         self._is_answering = False
@@ -85,15 +90,19 @@ class CacheLookup:
         token = self._token()
         if token is None:
             return False
-        own_inputs(request)
-        if (asks := self._cache.may_block) or size_of_inputs(request) > _MAX_LOOP_NBYTES:
+        if self._clients_have_memory:
+            own_inputs(request)
+        question = read_question(request, token, self._outputs)
+        if question is None:
+            return False
+        if (asks := self._cache.may_block) or question.nbytes > _MAX_LOOP_NBYTES:
             self._answers.open(request)
             self._waiting[request] = None
-            self._executor.submit(self._look_up_beside, request, token, asks=asks)
+            self._executor.submit(self._look_up_beside, request, question, asks=asks)
             return True
         start_ns = _now_ns()
-        key = make_key(request, token, self._outputs)
-        found = None if key is None else self._cache.get(key)
+        key = make_key(question)
+        found = self._cache.get(key)
         lookup_ns = _now_ns() - start_ns
         if found is None:
             self._miss(request, key, lookup_ns)
@@ -120,13 +129,13 @@ class CacheLookup:
         self._waiting.clear()
         return waiting
 
-    def _look_up_beside(self, request: InferenceRequest, token: bytes, *, asks: bool) -> None:
+    def _look_up_beside(self, request: InferenceRequest, question: Question, *, asks: bool) -> None:
         """On a thread: make the key; with ``asks``, ask the cache."""
         start_ns = _now_ns()
         key = found = None
         try:
-            key = make_key(request, token, self._outputs)
-            if asks and key is not None:
+            key = make_key(question)
+            if asks:
                 found = self._cache.get(key)
         except Exception:
             log.exception("response cache: a look-up failed")

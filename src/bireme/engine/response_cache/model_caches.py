@@ -23,12 +23,13 @@ import orjson
 
 from bireme.config import to_json
 from bireme.engine.dependencies import Dependency, dependencies_of
-from bireme.engine.response_cache.registry import CacheSettings, open_cache
+from bireme.engine.response_cache.registry import open_cache
 from bireme.repository import version_of_path
 
 if TYPE_CHECKING:
     from bireme.engine.model import Model
     from bireme.engine.model_state import LoadSource
+    from bireme.engine.options import ServerOptions
     from bireme.engine.response_cache.interface import ResponseCache
     from bireme.telemetry import ServerMetrics
 
@@ -40,27 +41,28 @@ _NUM_THREADS: Final = 8
 Find = Callable[[str, int], "Model | None"]
 
 
-def open_caches(config: CacheSettings, metrics: ServerMetrics) -> ModelCaches | None:
-    """Open the cache that ``config`` names, and let ``metrics`` show it; None: it names none.
+def open_caches(options: ServerOptions, metrics: ServerMetrics) -> ModelCaches | None:
+    """Open the cache that ``options`` name, and let ``metrics`` show it; None: they name none.
 
     Raises:
-        InvalidArgument: it names several, or none that is there; or a setting is wrong.
+        InvalidArgument: they name several, or none that is there; or a setting is wrong.
     """
-    cache = open_cache(config)
+    cache = open_cache(options.cache_config)
     if cache is None:
         return None
     metrics.show_cache(cache)
     log.info("response cache: %r", cache)
-    return ModelCaches(cache)
+    return ModelCaches(cache, clients_have_memory=options.allow_client_shm)
 
 
 class ModelCaches:
     """The cache of one server, and the tokens of its models."""
 
-    def __init__(self, cache: ResponseCache) -> None:
-        """Take over ``cache``: `close` closes it."""
+    def __init__(self, cache: ResponseCache, *, clients_have_memory: bool = False) -> None:
+        """Take over ``cache``: `close` closes it. ``clients_have_memory``: requests may have inputs in it."""
         self.cache = cache
-        self._executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="bireme-cache")
+        self.executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="bireme-cache")
+        self.clients_have_memory = clients_have_memory
         self._loads = itertools.count(1)
         self._tokens: WeakKeyDictionary[Model, bytes] = WeakKeyDictionary()
         self._needs: WeakKeyDictionary[Model, tuple[Dependency, ...]] = WeakKeyDictionary()
@@ -72,7 +74,7 @@ class ModelCaches:
             self._needs[model] = needs
         if uses_cache(model):
             token = partial(self._token_now, model, find) if needs else lambda: own
-            model.use_cache(self.cache, token, self._executor)
+            model.use_cache(self, token)
 
     def _make_token(self, model: Model, source: LoadSource) -> bytes:
         name = f"{model.name}/{model.version}/"
@@ -102,7 +104,7 @@ class ModelCaches:
 
     def close(self) -> None:
         """Let go of everything; the models are closed. Blocking, for a moment."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self.executor.shutdown(wait=False, cancel_futures=True)
         self.cache.close()
 
 
