@@ -100,7 +100,10 @@ def test_a_name_is_unique_again_when_the_other_model_has_gone(tmp_path):
                 await w.ask()
             await w.server.unload_model(w.key(2))
             assert await w.ask() == [1.0]
-            assert other.is_dir()
+            await w.server.unload_model("m")
+            await w.server.load_model(w.key(2))
+            assert w.backend.contexts[-1].model_dir == other
+            assert await w.ask() == [1.0]
 
     run(main)
 

@@ -103,7 +103,7 @@ class Lifecycle:
             Internal: the model is in no repository, or in several.
             Unavailable: the server is stopping.
         """
-        check_model_name(name)
+        self.catalogue.check_name(name)
         keys = await self._in_pool(self.catalogue.keys_of, name) if self.catalogue.has_namespaces else [name]
         failures = await self._load_together(dict.fromkeys(keys, override))
         if len(failures) > 1:

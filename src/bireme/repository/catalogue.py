@@ -16,11 +16,12 @@ from bireme.repository.fingerprint import Fingerprint
 from bireme.repository.layout import (
     CONFIG_FILE,
     VersionDirs,
+    check_model_name,
     is_model_candidate,
     list_versions,
     misnamed_config,
 )
-from bireme.repository.model_key import make_key, name_of
+from bireme.repository.model_key import make_key, name_of, namespace_of
 from bireme.repository.storage import Storage, open_storage
 from bireme.types import AlreadyExists, InvalidArgument, NotFound
 
@@ -95,6 +96,15 @@ class Catalogue:
         if len(rest) == len(self.storages):
             raise InvalidArgument(f"failed to unregister '{location}', repository not found")
         self.storages = rest
+
+    def check_name(self, name: str) -> None:
+        """Check a model's name that a client gave; with namespaces it may be a key.
+
+        Raises:
+            InvalidArgument: as `check_model_name`.
+        """
+        is_key = self.has_namespaces and any(each.location == namespace_of(name) for each in self.storages)
+        check_model_name(name_of(name) if is_key else name)
 
     def keys_of(self, name: str) -> list[str]:
         """Return the keys of all models called ``name``; where there are none, the name: nobody has it."""
