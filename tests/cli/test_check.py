@@ -208,6 +208,20 @@ def add_ensemble(
     )
 
 
+def test_with_namespaces_each_repository_is_its_own(tmp_path):
+    for name in "ab":
+        add_model(tmp_path / name, "m", save_plus_one)
+    options = ServerOptions(
+        model_repository=(str(tmp_path / "a"), str(tmp_path / "b")), model_namespacing=True
+    )
+
+    found = list(check_repositories(options))
+
+    assert [("m", str(tmp_path / name / "m"), []) for name in "ab"] == [
+        (report.name, report.location, report.faults) for report in found
+    ]
+
+
 def test_ensembles_are_compared_with_what_they_consist_of(tmp_path):
     add_model(tmp_path, "m", save_plus_one)
     add_model(tmp_path, "bad", save_plus_one, config='backend: "tensorrt"')

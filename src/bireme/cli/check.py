@@ -35,6 +35,7 @@ from bireme.repository import (
     ConfigRules,
     find_backend,
     misnamed_config,
+    name_of,
     no_versions,
     select_versions,
 )
@@ -75,7 +76,7 @@ def check_repositories(options: ServerOptions, *, opens_models: bool = True) -> 
         InvalidArgument: a repository is no directory.
         Unsupported: a repository is an object store.
     """
-    catalogue = Catalogue.open(options.model_repository)
+    catalogue = Catalogue.open(options.model_repository, has_namespaces=options.model_namespacing)
     checks: dict[str, _ModelCheck] = {}
     for name, storages in catalogue.list_names().items():
         if len(storages) > 1:
@@ -86,7 +87,7 @@ def check_repositories(options: ServerOptions, *, opens_models: bool = True) -> 
                 faults=[f"model '{name}' is in {where}: a name must be unique over all repositories"],
             )
             continue
-        with closing(storages[0].check_out(name)) as directory:
+        with closing(storages[0].check_out(name_of(name))) as directory:
             check = _ModelCheck(name, directory.path, catalogue, options, opens_models=opens_models)
             report = check.run()
         checks[name] = check
@@ -102,15 +103,16 @@ class _ModelCheck:
     """The look at one model; the report fills up on the way."""
 
     def __init__(
-        self, name: str, model_dir: Path, catalogue: Catalogue, options: ServerOptions, *, opens_models: bool
+        self, key: str, model_dir: Path, catalogue: Catalogue, options: ServerOptions, *, opens_models: bool
     ) -> None:
-        self._name = name
+        self._key = key
+        self._name = name_of(key)
         self._dir = model_dir
         self._catalogue = catalogue
         self._options = options
         self._opens_models = opens_models
         self._auto_complete = not options.disable_auto_complete_config
-        self._report = self.report = ModelReport(name, str(model_dir))
+        self._report = self.report = ModelReport(self._name, str(model_dir))
         self._agents: AgentChain | None = None
         self._config: ModelConfig | None = None
         self._finals: dict[int, ModelConfig] = {}
@@ -205,7 +207,7 @@ class _ModelCheck:
         agents = AgentRegistry(self._options.repoagent_directory)
         try:
             plan = plan_load(
-                self._name,
+                self._key,
                 LoadOverride(),
                 catalogue=self._catalogue,
                 rules=rules,
@@ -215,6 +217,8 @@ class _ModelCheck:
         except BiremeError as error:
             self._add(error.message)
             return
+        if plan is not None and self._catalogue.has_namespaces:
+            self._config = plan.source.config  # its steps are keys
         if plan is not None and plan.source.agents is not None:
             self._agents = plan.source.agents
             self._dir = plan.source.directory.path

@@ -46,12 +46,28 @@ def repo() -> None:
     metavar=FLAGS["backend-directory"].type.metavar,
     help="As of serve.",
 )
+@click.option(
+    "--repoagent-directory",
+    type=FlagType(FLAGS["repoagent-directory"]),
+    default=FLAGS["repoagent-directory"].default,
+    metavar=FLAGS["repoagent-directory"].type.metavar,
+    help="As of serve.",
+)
+@click.option(
+    "--model-namespacing",
+    type=FlagType(FLAGS["model-namespacing"]),
+    default=False,
+    metavar=FLAGS["model-namespacing"].type.metavar,
+    help="As of serve.",
+)
 def check(
     paths: tuple[str, ...],
     model_config_name: str | None,
     backend_config: tuple[BackendSetting, ...],
     backend_directory: str,
+    repoagent_directory: str,
     *,
+    model_namespacing: bool,
     no_load: bool,
     as_json: bool,
     disable_auto_complete_config: bool,
@@ -70,6 +86,8 @@ def check(
         disable_auto_complete_config=disable_auto_complete_config,
         backend_config=backend_config,
         backend_directory=backend_directory,
+        repoagent_directory=repoagent_directory,
+        model_namespacing=model_namespacing,
     )
     reports = []
     for report in check_repositories(options, opens_models=not no_load):
