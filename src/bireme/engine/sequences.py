@@ -138,6 +138,8 @@ class Sequences:
 
     def run_again(self, request: InferenceRequest, statistics: ModelStatistics) -> bool:
         """Let ``request`` run again when its execution ends; False: its model is not iterative."""
+        if request.owner is None:  # it has had its final response: there is nothing to go on with
+            return True
         if not self._batcher.reschedule(request):
             return False
         statistics.wait_again()

@@ -377,12 +377,11 @@ class SequenceBatcher:
         end = index + 1
         while end < len(waiting) and not waiting[end].sequence_start:
             end += 1
+        what = "the request was cancelled"
         for request in waiting[index:end]:
             self._num_cancelled += 1
-            self._refuse(
-                request,
-                Cancelled(f"{request.id_prefix}an earlier request of its sequence was cancelled"),
-            )
+            self._refuse(request, Cancelled(request.id_prefix + what))
+            what = "an earlier request of its sequence was cancelled"
         sequence.requests.clear()
         sequence.requests.extend(waiting[:index] + waiting[end:])
         if end == len(waiting):
