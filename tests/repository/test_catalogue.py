@@ -6,7 +6,7 @@ import pytest
 
 from bireme.repository import Catalogue
 from bireme.repository.storage import ModelDirectory, open_storage
-from bireme.types import InvalidArgument, NotFound, Unsupported
+from bireme.types import AlreadyExists, InvalidArgument, NotFound, Unsupported
 from model_dirs import add_fake_model
 
 
@@ -149,3 +149,79 @@ def test_a_config_file_by_another_name_is_ignored_with_one_warning(tmp_path, cap
     assert caplog.messages == [
         f"ignore '{tmp_path / 'm' / 'config.pbtx'}': a config file is called config.pbtxt"
     ]
+
+
+# Namespaces, and repositories that come and go.
+
+
+def test_with_namespaces_each_repository_has_its_own_names(two_repositories):
+    a, b = two_repositories
+    catalogue = Catalogue.open([str(a), str(b)], has_namespaces=True)
+
+    assert list(catalogue.list_names()) == [f"{a}/both", f"{a}/only_a", f"{b}/both", f"{b}/only_b"]
+    assert catalogue.keys_of("both") == [f"{a}/both", f"{b}/both"]
+    assert catalogue.keys_of("only_a") == [f"{a}/only_a"]
+    assert catalogue.keys_of("nope") == ["nope"]
+    assert catalogue.find(f"{b}/both").check_out("both").path == b / "both"
+    snapshot = catalogue.take_snapshot()
+    assert set(snapshot.models) == set(catalogue.list_names())
+    assert not snapshot.duplicates
+
+
+def test_without_namespaces_a_key_is_a_name(two_repositories):
+    assert Catalogue.open(map(str, two_repositories)).keys_of("both") == ["both"]
+
+
+def test_a_client_may_name_a_namespace_only_where_there_are_some(two_repositories):
+    a, b = two_repositories
+    catalogue = Catalogue.open([str(a)], has_namespaces=True)
+    catalogue.check_name("both")
+    catalogue.check_name(f"{a}/both")
+    for name in (f"{b}/both", f"{a}/..", "../both", ""):
+        with pytest.raises(InvalidArgument):
+            catalogue.check_name(name)
+    with pytest.raises(InvalidArgument):
+        Catalogue.open([str(a)]).check_name(f"{a}/both")
+
+
+def test_a_repository_can_come_and_go(two_repositories):
+    a, b = two_repositories
+    catalogue = Catalogue.open([str(a)])
+
+    catalogue.register(str(b), {})
+    assert catalogue.find("only_b").location == str(b)
+    with pytest.raises(AlreadyExists, match="has already been registered"):
+        catalogue.register(f"{b}/", {})
+
+    catalogue.unregister(f"{b}/")
+    with pytest.raises(NotFound):
+        catalogue.find("only_b")
+    with pytest.raises(InvalidArgument, match="repository not found"):
+        catalogue.unregister(str(b))
+    with pytest.raises(InvalidArgument, match="repository not found"):
+        catalogue.register(str(b / "nothing"), {})
+
+
+def test_a_mapping_gives_names_to_folders_which_lose_their_own(two_repositories):
+    a, b = two_repositories
+    catalogue = Catalogue.open([str(a)])
+    catalogue.register(str(b), {"new": "both", "only_b": "gone"})
+
+    # What is mapped to nothing is not there, not even by its folder's name.
+    assert list(catalogue.list_names()) == ["both", "new", "only_a"]
+    directory = catalogue.find("new").check_out("new")
+    assert (directory.path, directory.is_renamed) == (b / "both", True)
+    assert not catalogue.find("only_a").check_out("only_a").is_renamed
+    assert catalogue.find("new").fingerprint("new") == catalogue.find("new").fingerprint("both")
+
+
+def test_a_name_is_mapped_once(two_repositories):
+    a, b = two_repositories
+    for has_namespaces in (False, True):
+        catalogue = Catalogue.open([], has_namespaces=has_namespaces)
+        catalogue.register(str(a), {"new": "both"})
+        if has_namespaces:
+            catalogue.register(str(b), {"new": "both"})
+            continue
+        with pytest.raises(AlreadyExists, match="failed to register 'new', there is a conflicting mapping"):
+            catalogue.register(str(b), {"new": "both"})
