@@ -161,18 +161,47 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         ),
         Flag(
             "model-control-mode",
-            choice("none", "poll", "explicit"),
+            choice("none", "poll", "explicit", "ondemand"),
             "none: load everything once. poll: follow changes of the folders. explicit: load and unload on request, "
-            "and at start what --load-model names.",
+            "and at start what --load-model names. ondemand (an extension): as explicit, and each model at its first request.",
             "none",
         ),
         Flag(
             "load-model",
             TEXT,
-            "Model to load at start, in mode explicit. Repeat for several; '*' alone means all.",
+            "Model to load at start, in mode explicit or ondemand. Repeat for several; '*' alone means all.",
             repeat=True,
         ),
         Flag("repository-poll-secs", integer(0), "Seconds between two looks, in mode poll. 0: never.", 15),
+        Flag(
+            "ondemand-memory-budget",
+            integer(0, metavar="BYTES"),
+            "In mode ondemand: memory that all models may take, files and processes; above it the least recently used "
+            "are unloaded. 0: no limit.",
+            0,
+            extension=True,
+        ),
+        Flag(
+            "ondemand-max-models",
+            integer(0),
+            "In mode ondemand: models that may be loaded at one time. 0: any number.",
+            0,
+            extension=True,
+        ),
+        Flag(
+            "ondemand-idle-secs",
+            integer(0),
+            "In mode ondemand: unload a model that has not been used for so long. 0: never.",
+            0,
+            extension=True,
+        ),
+        Flag(
+            "ondemand-load-timeout-secs",
+            integer(1),
+            "In mode ondemand: how long a request waits for a load. The load goes on.",
+            60,
+            extension=True,
+        ),
         Flag("exit-on-error", BOOL, "Stop with exit status 1 when a model fails to load at start.", True),
         Flag(
             "strict-readiness",

@@ -16,7 +16,7 @@ from typing import Any
 from bireme.cli.flags import FLAGS, Flag
 from bireme.cli.trace_flags import trace_notes, trace_options
 from bireme.cli.values import RestrictedGroup
-from bireme.engine.options import ServerOptions
+from bireme.engine.options import OnDemandOptions, ServerOptions
 from bireme.engine.response_cache.registry import CacheSettings, parse_settings
 from bireme.frontend.grpc.options import GrpcOptions
 from bireme.frontend.http.options import HttpOptions
@@ -77,7 +77,7 @@ def _server_options(values: Values) -> ServerOptions:
     repositories = tuple(dict.fromkeys(values["model-repository"]))
     _check_repositories(repositories)
     models = tuple(dict.fromkeys(values["load-model"]))
-    if models and values["model-control-mode"] != "explicit":
+    if models and values["model-control-mode"] not in {"explicit", "ondemand"}:
         raise InvalidArgument("--load-model requires --model-control-mode=explicit")
     if "*" in models and len(models) > 1:
         others = ", ".join(name for name in models if name != "*")
@@ -100,6 +100,12 @@ def _server_options(values: Values) -> ServerOptions:
         backend_directory=values["backend-directory"],
         repoagent_directory=values["repoagent-directory"],
         exit_timeout_secs=values["exit-timeout-secs"],
+        on_demand=OnDemandOptions(
+            memory_budget=values["ondemand-memory-budget"],
+            max_models=values["ondemand-max-models"],
+            idle_secs=values["ondemand-idle-secs"],
+            load_timeout_secs=values["ondemand-load-timeout-secs"],
+        ),
         rate_limit=values["rate-limit"],
         rate_limit_resource=tuple(map(tuple, values["rate-limit-resource"])),
         allow_client_shm=values["allow-client-shm"],

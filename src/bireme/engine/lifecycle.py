@@ -68,14 +68,14 @@ class Lifecycle:
         self.catalogue = catalogue
         self.table = ModelTable(has_namespaces=catalogue.has_namespaces)
         self._options = options
-        self._rules = ConfigRules(options.model_config_name, not options.disable_auto_complete_config)
+        self.rules = ConfigRules(options.model_config_name, not options.disable_auto_complete_config)
         self._agents = AgentRegistry(options.repoagent_directory)
         host.lifecycle = self
         self._loader = VersionLoader(options, backends, host)
-        self._metrics = metrics
+        self.metrics = metrics
         self._caches = open_caches(options, metrics)
         self._loop = loop = host.loop
-        self._timer = DeadlineTimer(loop)
+        self.timer = DeadlineTimer(loop)
         self._resources = (
             None if options.rate_limit == RateLimit.OFF else Resources(options.rate_limit_resource)
         )
@@ -231,7 +231,7 @@ class Lifecycle:
                 name,
                 override,
                 catalogue=self.catalogue,
-                rules=self._rules,
+                rules=self.rules,
                 loaded=record.source,
                 ready=ready,
                 retry=record.has_failed,
@@ -260,7 +260,7 @@ class Lifecycle:
             try:
                 if self._is_closing:
                     raise Unavailable("the server is stopping")
-                statistics = self._metrics.new_statistics(
+                statistics = self.metrics.new_statistics(
                     plan.model_name, version, outcome.config, namespace=namespace_of(plan.name)
                 )
                 statistics.load_duration_ns = outcome.load_duration_ns
@@ -269,7 +269,7 @@ class Lifecycle:
                 model = Model(
                     outcome,
                     loop=self._loop,
-                    timer=self._timer,
+                    timer=self.timer,
                     statistics=statistics,
                     resources=self._resources,
                 )
@@ -438,7 +438,7 @@ class Lifecycle:
         is_closed = is_closed and not self._work
         self._pool.shutdown(wait=False, cancel_futures=True)
         if is_closed:
-            self._timer.close()
+            self.timer.close()
             if self._caches is not None:
                 self._caches.close()
         else:

@@ -3,6 +3,7 @@
     none      everything at start, then nothing changes
     poll      everything at start, then what has changed in the repositories, once it has stopped changing
     explicit  what `Server.load_model` and `unload_model` say
+    ondemand  each model at its first request (`bireme.engine.on_demand`)
 
 Source: Triton ``model_repository_manager.cc`` (``Create``, ``PollAndUpdateInternal``).
 """
@@ -17,6 +18,8 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from bireme.engine.lifecycle import Lifecycle
+from bireme.engine.on_demand import OnDemand
+from bireme.engine.on_demand_metrics import OnDemandMetrics
 from bireme.engine.options import ModelControlMode, ServerOptions
 from bireme.repository import PollTracker, Snapshot
 from bireme.types import BiremeError
@@ -39,6 +42,11 @@ class ModelControl:
         self._tracker = PollTracker()
         self._polling: asyncio.Task[None] | None = None
         self._actions: set[asyncio.Task[None]] = set()
+        self.on_demand: OnDemand | None = None
+        """Loads models when they are asked for; None: nobody does."""
+        if self._mode is ModelControlMode.ONDEMAND:
+            counts = OnDemandMetrics(lifecycle.metrics.registry)
+            self.on_demand = OnDemand(lifecycle, options.on_demand, counts)
 
     async def load_initial(self) -> dict[str, BiremeError]:
         """Load what the mode wants at start; return the models that failed, each with its reason.
@@ -47,7 +55,7 @@ class ModelControl:
         """
         if self._mode is ModelControlMode.POLL:
             return await self._load_polled()
-        if self._mode is ModelControlMode.EXPLICIT and self._load_model != ("*",):
+        if self._mode in (ModelControlMode.EXPLICIT, ModelControlMode.ONDEMAND) and self._load_model != ("*",):
             keys = [await asyncio.to_thread(self._catalogue.keys_of, name) for name in self._load_model]
             return await self._lifecycle.load_all(dict.fromkeys(itertools.chain.from_iterable(keys)))
         names = await asyncio.to_thread(self._catalogue.list_names)
@@ -62,12 +70,16 @@ class ModelControl:
         return failures | await self._lifecycle.load_all(name for name in names if name not in failures)
 
     def start_polling(self) -> None:
-        """Watch the repositories from now on, if the mode says so."""
+        """Watch the repositories from now on, or what is used, if the mode says so."""
+        if self.on_demand is not None:
+            self.on_demand.start()
         if self._mode is ModelControlMode.POLL and self._period_s > 0:
             self._polling = asyncio.get_running_loop().create_task(self._poll_forever())
 
     async def stop_polling(self) -> None:
         """Watch no longer. Loads that polling has begun go on."""
+        if self.on_demand is not None:
+            await self.on_demand.stop()
         if self._polling is not None:
             self._polling.cancel()
             await asyncio.wait([self._polling])

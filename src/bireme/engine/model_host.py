@@ -19,6 +19,7 @@ from bireme.types import BiremeError, InferenceRequest, InferenceResponse, Unava
 if TYPE_CHECKING:
     from bireme.engine.lifecycle import Lifecycle
     from bireme.engine.model import Model
+    from bireme.engine.on_demand import OnDemand
     from bireme.ipc.arena import Arena
     from bireme.telemetry import ServerMetrics
 
@@ -36,6 +37,8 @@ class ModelHost:
         self._allows_loads = allows_loads
         self.lifecycle: Lifecycle
         """Set before the first model is loaded."""
+        self.on_demand: OnDemand | None = None
+        """Loads models that are called; None: nobody does."""
 
     def submit(self, request: InferenceRequest) -> None:
         """Give ``request`` to its model."""
@@ -47,6 +50,8 @@ class ModelHost:
             name, version = request.model_name, request.model_version
             model = self._look_up(name, version) or self.lifecycle.table.find_lingering(name, version)
             if model is None:
+                if self.on_demand is not None and self.on_demand.take(request, self.submit):
+                    return
                 raise self.lifecycle.table.refusal(name, version)
             model.enqueue(request)
         except BiremeError as error:
@@ -101,11 +106,15 @@ class ModelHost:
         """Whether the model version can run now."""
         try:
             model = self._find(name, version)
+        if self.on_demand is not None and self.on_demand.wants(name):
+            return self.on_demand.is_decoupled(name)
         except BiremeError:
             return False
         return await model.check_ready()
 
     async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> None:
+            if self.on_demand is not None and self.on_demand.is_loadable(name):
+                return True
         """Load or reload a model."""
         self._require_loads()
         await self.lifecycle.load(name, LoadOverride(config, dict(files or {})))

@@ -186,15 +186,17 @@ class ModelRecord:
 
     @property
     def is_settled(self) -> bool:
-        """Whether strict readiness accepts the model: every version is READY, or unloaded on purpose.
+        """Whether strict readiness accepts the model: every version is READY, on its way, or unloaded on purpose.
 
         A version that still finishes its requests is unloaded on purpose, too. (Triton lets it count as not ready, so
-        that an unload makes probes fail for as long as its last request takes.)
+        that an unload makes probes fail for as long as its last request takes; and so does the load of a new model.)
         """
         versions = self.versions.values()
         if not versions or (self.reason and not any(record.is_ready for record in versions)):
             return False
-        return all(record.is_ready or record.is_unloaded for record in versions)
+        return all(
+            record.is_ready or record.is_unloaded or record.state is VersionState.LOADING for record in versions
+        )
 
     @property
     def is_unloaded(self) -> bool:

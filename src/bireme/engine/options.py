@@ -17,6 +17,7 @@ class ModelControlMode(StrEnum):
     NONE = "none"  # everything at start, then nothing changes
     POLL = "poll"  # everything at start, then what changes in the repositories
     EXPLICIT = "explicit"  # what the load and unload calls say
+    ONDEMAND = "ondemand"  # a model at its first request; and what load and unload calls say
 
 
 class RateLimit(StrEnum):
@@ -24,6 +25,30 @@ class RateLimit(StrEnum):
 
     OFF = "off"
     EXECUTION_COUNT = "execution_count"  # who has run less goes first
+
+
+@dataclass(frozen=True, slots=True)
+class OnDemandOptions:
+    """How much stays loaded in control mode ``ondemand``."""
+
+    memory_budget: int = 0
+    """Bytes that all models may take; 0: as much as there is."""
+    max_models: int = 0
+    """Models that may be loaded at one time; 0: any number."""
+    idle_secs: float = 0
+    """A model that is not used for so long is unloaded; 0: none is."""
+    load_timeout_secs: float = 60
+    """How long a request waits for a load, if it does not say so itself."""
+
+    @property
+    def idle_ns(self) -> int:
+        """``idle_secs`` in ns."""
+        return int(self.idle_secs * 1e9)
+
+    @property
+    def load_timeout_ns(self) -> int:
+        """``load_timeout_secs`` in ns."""
+        return int(self.load_timeout_secs * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +60,7 @@ class ServerOptions:
     id: str = "triton"
     """The server's name in its metadata."""
     model_control_mode: str = ModelControlMode.NONE
-    """``none``, ``poll`` or ``explicit``."""
+    """``none``, ``poll``, ``explicit`` or ``ondemand``."""
     repository_poll_secs: float = 15
     """Between two polls; 0 never polls. Only with ``poll``."""
     load_model: tuple[str, ...] = ()
@@ -59,6 +84,7 @@ class ServerOptions:
     """Holds repository agents that are a directory with an ``agent.py``; need not exist."""
     exit_timeout_secs: float = 30
     """How long `Server.stop` waits for requests in flight."""
+    on_demand: OnDemandOptions = field(default_factory=OnDemandOptions)
     rate_limit: str = RateLimit.OFF
     """``off`` or ``execution_count``: whether ``rate_limiter`` in configs counts."""
     rate_limit_resource: tuple[tuple[str, int, int | None], ...] = ()
@@ -81,7 +107,7 @@ class ServerOptions:
             raise InvalidArgument(
                 f"model_control_mode is '{self.model_control_mode}', expected one of {', '.join(modes)}"
             )
-        if self.load_model and self.model_control_mode != ModelControlMode.EXPLICIT:
+        if self.load_model and not self.allows_loads:
             raise InvalidArgument(
                 f"load_model ({', '.join(self.load_model)}) needs model_control_mode 'explicit', "
                 f"got '{self.model_control_mode}'"
@@ -102,6 +128,16 @@ class ServerOptions:
             if not value >= smallest:
                 raise InvalidArgument(f"{name} is {value}, expected {smallest} or more")
         self.tracing.check()
+
+    @property
+    def allows_loads(self) -> bool:
+        """Whether clients and models may load and unload models."""
+        return self.model_control_mode in (ModelControlMode.EXPLICIT, ModelControlMode.ONDEMAND)
+
+    @property
+    def counts_models(self) -> bool:
+        """Whether the server is ready only while its models are. On demand they come and go, each for its own clients."""
+        return self.strict_readiness and self.model_control_mode != ModelControlMode.ONDEMAND
 
     def settings_of(self, backend: str) -> Mapping[str, str]:
         """Return the ``backend_config`` settings of one backend: the global ones, then its own."""

@@ -6,15 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bireme.engine.load_plan import LoadOverride
+from bireme.engine.on_demand import NOT_LOADED
 from bireme.engine.options import ModelControlMode, ServerOptions
 from bireme.types import Unavailable, Unsupported
 
 if TYPE_CHECKING:
     from bireme.engine.lifecycle import Lifecycle
     from bireme.repository import Catalogue
+
+
+_NOT_LOADED: Final = MappingProxyType({"state": "UNAVAILABLE", "reason": NOT_LOADED})
 
 
 class RepositoryCalls(ABC):
@@ -40,7 +44,10 @@ class RepositoryCalls(ABC):
         """
         self._require_ready()
         lifecycle = self._running()
-        return lifecycle.table.index({} if ready else lifecycle.catalogue.list_names(), ready=ready)
+        index = lifecycle.table.index({} if ready else lifecycle.catalogue.list_names(), ready=ready)
+        if self.options.model_control_mode != ModelControlMode.ONDEMAND:
+            return index
+        return [entry if "state" in entry else {**entry, **_NOT_LOADED} for entry in index]
 
     async def load_model(
         self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None
@@ -110,4 +117,4 @@ class RepositoryCalls(ABC):
         return self._running().catalogue
 
     def _is_explicit(self) -> bool:
-        return self.options.model_control_mode == ModelControlMode.EXPLICIT
+        return self.options.allows_loads

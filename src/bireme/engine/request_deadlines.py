@@ -48,8 +48,12 @@ class RequestDeadlines:
         if not request.deadline_ns:
             request.deadline_ns = now_ns + self.default_ns
         if request.deadline_ns > 0:
-            self._deadlines.add(request, request.deadline_ns)
-            self._set_alarm(request.deadline_ns)
+            self.watch(request, request.deadline_ns)
+
+    def watch(self, request: InferenceRequest, until_ns: int) -> None:
+        """Let ``request`` expire at ``until_ns``, whatever its deadline."""
+        self._deadlines.add(request, until_ns)
+        self._set_alarm(until_ns)
 
     def concern(self, request: InferenceRequest) -> bool:
         """Whether ``request`` will have a deadline: the model's, its own, or its caller's. Any thread."""

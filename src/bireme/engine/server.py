@@ -38,7 +38,8 @@ from bireme.engine.memory import ArenaTrimmer
 from bireme.engine.model import Model
 from bireme.engine.model_control import ModelControl
 from bireme.engine.model_host import ModelHost
-from bireme.engine.options import ModelControlMode, ServerOptions
+from bireme.engine.on_demand import OnDemand
+from bireme.engine.options import ServerOptions
 from bireme.engine.repository_calls import RepositoryCalls
 from bireme.engine.request_deadlines import take_parameters
 from bireme.engine.server_state import ServerState
@@ -110,6 +111,8 @@ class Server(RepositoryCalls):
         self._thread_id = 0
         self._lifecycle: Lifecycle | None = None
         self._control: ModelControl | None = None
+        self.on_demand: OnDemand | None = None
+        """Loads models when they are asked for; None: not in this control mode, or not now."""
         self._starting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[bool] | None = None
         self._blocking: BlockingServer | None = None
@@ -155,13 +158,14 @@ class Server(RepositoryCalls):
             self._loop,
             arena=self.arena,
             metrics=self.metrics,
-            allows_loads=self.options.model_control_mode == ModelControlMode.EXPLICIT,
+            allows_loads=self.options.allows_loads,
         )
         lifecycle = Lifecycle(
             catalogue, self.options, backends=self._backends, metrics=self.metrics, host=host
         )
         self._lifecycle = lifecycle
         self._control = ModelControl(lifecycle, self.options)
+        host.on_demand = self._control.on_demand
         failures = await self._control.load_initial()
         directories = await asyncio.to_thread(catalogue.list_names)
         for line in status_table(lifecycle.table.index(directories)):
@@ -171,6 +175,7 @@ class Server(RepositoryCalls):
             raise Internal(f"failed to load all models: {reasons}")
         self._latest = lifecycle.table.latest
         self._versions = lifecycle.table.versions
+        self.on_demand = self._control.on_demand
         self._state = ServerState.READY
         self._trimmer.start(self._loop)
         self._control.start_polling()
@@ -197,6 +202,7 @@ class Server(RepositoryCalls):
             assert self._starting is not None
             self._starting.cancel()
             self._state = ServerState.EXITING
+            self.on_demand = None
             # Only sequences that have begun go on.
             self._versions = {key: model for key, model in self._versions.items() if model.stop_starts()}
             going_on = set(self._versions.values())
@@ -254,6 +260,8 @@ class Server(RepositoryCalls):
             else:
                 model = self._versions.get((request.model_name, version))
             if model is None:
+                if self._wait_for_load(request):
+                    return
                 raise self._refusal(request.model_name, version, request.id_prefix)
             if request.parameters is not None:
                 take_parameters(request)
@@ -261,6 +269,28 @@ class Server(RepositoryCalls):
         except BiremeError as error:
             refuse_request(request, error)
             raise
+
+    def _wait_for_load(self, request: InferenceRequest) -> bool:
+        """Let ``request`` wait until its model is loaded; False: nobody loads it."""
+        if self.on_demand is None or not self.on_demand.wants(request.model_name):
+            return False
+        if request.parameters is not None:
+            take_parameters(request)
+        return self.on_demand.take(request, self.submit)
+
+    async def _load_first(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Wait until a model is loaded, whose inputs have to be known before there can be a request."""
+        asked = InferenceRequest(
+            name,
+            {},
+            wake_task,
+            timeout_us=settings.get("timeout_us", 0),
+            parameters=settings.get("parameters"),
+        )
+        if asked.parameters is not None:
+            take_parameters(asked)
+        if self.on_demand is not None:
+            await self.on_demand.load(name, asked)
 
     def cancel(self, request: InferenceRequest) -> None:
         """Take ``request`` back: it is answered `Cancelled` if it still waits, and flagged if it runs."""
@@ -284,6 +314,8 @@ class Server(RepositoryCalls):
             raise RuntimeError(
                 "ainfer() belongs to the loop that the server was started on; use infer() elsewhere"
             )
+        if self.on_demand is not None and self.on_demand.wants(name):
+            await self._load_first(name, settings)
         request = self._make_request(name, inputs, **settings)
         assert loop is not None
         future: asyncio.Future[InferenceResponse] = loop.create_future()
@@ -309,11 +341,13 @@ class Server(RepositoryCalls):
             raise RuntimeError(
                 "infer() would block the server's event loop: use 'await server.ainfer(...)' here"
             )
+        loop = self._loop
+        if self.on_demand is not None and loop is not None and self.on_demand.wants(name):
+            asyncio.run_coroutine_threadsafe(self._load_first(name, settings), loop).result()
         request = self._make_request(name, inputs, **settings)
         waiter = Waiter()
         request.context = waiter
         request.respond = wake_thread
-        loop = self._loop
         assert loop is not None
         try:
             loop.call_soon_threadsafe(self._submit_for, request, waiter)
@@ -365,12 +399,17 @@ class Server(RepositoryCalls):
         """
         if self._state is not ServerState.READY:
             return False
-        return not self.options.strict_readiness or (
+        return not self.options.counts_models or (
             self._running().table.all_settled() and all(model.is_up for model in self._versions.values())
         )
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
-        """Whether a model version can run now, as far as the server knows. Raises as `model` for one that does not serve."""
+        """Whether a model version can run now, as far as the server knows. Raises as `model` for one that does not serve.
+
+        One that is loaded at its first request can, unless its last load failed.
+        """
+        if self.on_demand is not None and self.on_demand.is_loadable(name):
+            return True
         return self.model(name, version).is_up
 
     @property
@@ -382,12 +421,14 @@ class Server(RepositoryCalls):
         """As `is_ready`, and every model says so itself, if it has an ``is_ready`` of its own."""
         if not self.is_ready:
             return False
-        if not self.options.strict_readiness or not self.asks_models:
+        if not self.options.counts_models or not self.asks_models:
             return True
         return all(await asyncio.gather(*(model.check_ready() for model in self._latest.values())))
 
     async def check_model_ready(self, name: str, version: int = -1) -> bool:
         """As `is_model_ready`, and the model says so itself, if it has an ``is_ready`` of its own."""
+        if self.on_demand is not None and self.on_demand.is_loadable(name):
+            return True
         return await self.model(name, version).check_ready()
 
     # Descriptions.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from bireme.engine.validation import MAX_INLINE_BYTES
+from bireme.frontend import on_demand
 from bireme.frontend.grpc.api import GrpcApi
 from bireme.frontend.grpc.call import Route, UnaryCall
 from bireme.frontend.grpc.connection import GrpcConnection
@@ -75,6 +76,9 @@ class InferCall(UnaryCall):
 
     def _submit(self, request: InferenceRequest, message: Buffer, *, is_admitted: bool = False) -> None:
         server = self.api.server
+        if server.on_demand is not None and on_demand.must_wait(server, request.model_name):
+            self.work = self.api.spawn_preparation(self, self._load_first(request, message))
+            return
         model = server.model(request.model_name, request.model_version)
         if model.is_decoupled:
             raise Unsupported(_DECOUPLED)
@@ -97,6 +101,10 @@ class InferCall(UnaryCall):
 
     async def _decode(self, message: Buffer) -> None:
         self._submit(await self.api.in_thread(decode, self.api, self.route, message, self.respond), message)
+
+    async def _load_first(self, request: InferenceRequest, message: Buffer) -> None:
+        await on_demand.wait(self.api.server, request)
+        self._submit(request, message)
 
     async def _submit_bytes(self, request: InferenceRequest) -> None:
         server = self.api.server

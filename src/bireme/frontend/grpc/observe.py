@@ -7,11 +7,12 @@ Source: Triton ``grpc_server.cc`` (``RegisterServerLive`` … ``RegisterModelSta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bireme.config import proto
 from bireme.engine.step_namespaces import with_names
-from bireme.frontend import health
+from bireme.frontend import health, on_demand
 from bireme.wire.grpc import message_class
 from bireme.wire.model_version import parse_model_version
 
@@ -55,14 +56,23 @@ def server_metadata(api: GrpcApi, _: Any) -> Any:
 
 def model_metadata(api: GrpcApi, request: Any) -> Any:
     """``ModelMetadata``."""
+    if on_demand.must_wait(api.server, request.name):
+        return _load_first(api, request, model_metadata)
     metadata = api.server.model_metadata(request.name, parse_model_version(request.version))
     return message_class("inference.ModelMetadataResponse")(**metadata)
 
 
 def model_config(api: GrpcApi, request: Any) -> Any:
     """``ModelConfig``: the whole config that the version runs with."""
+    if on_demand.must_wait(api.server, request.name):
+        return _load_first(api, request, model_config)
     model = api.server.model(request.name, parse_model_version(request.version))
     return message_class("inference.ModelConfigResponse")(config=proto.to_proto(with_names(model.config)))
+
+
+async def _load_first(api: GrpcApi, request: Any, method: Callable[[GrpcApi, Any], Any]) -> Any:
+    await on_demand.wait_for(api.server, request.name)
+    return method(api, request)
 
 
 def model_statistics(api: GrpcApi, request: Any) -> Any:

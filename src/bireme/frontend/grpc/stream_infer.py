@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from bireme.engine.model import Model
+from bireme.frontend import on_demand
 from bireme.frontend.grpc.api import GrpcApi
 from bireme.frontend.grpc.call import Call, Route
 from bireme.frontend.grpc.connection import GrpcConnection
@@ -238,6 +239,9 @@ class StreamInferCall(Call):
         self, item: _Item, request: InferenceRequest, message: Buffer, *, is_admitted: bool = False
     ) -> None:
         server = self.api.server
+        if server.on_demand is not None and on_demand.must_wait(server, request.model_name):
+            self._prepare(self._load_first(item, request, message))
+            return
         model = server.model(request.model_name, request.model_version)
         expected = self.api.expected_size(self.connection.answer_sizes, request.model_name)
         if not is_admitted and not self.connection.admits(expected):
@@ -255,6 +259,14 @@ class StreamInferCall(Call):
             self._prepare(self._submit_bytes(item, request))
             return
         self._give(request)
+
+    async def _load_first(self, item: _Item, request: InferenceRequest, message: Buffer) -> None:
+        try:
+            await on_demand.wait(self.api.server, request)
+            self._submit(item, request, message)
+        except Exception as error:  # noqa: BLE001 (answered, and logged if it was not foreseen)
+            self._refuse_item(item, message, error)
+        self._begin_waiting()
 
     async def _submit_bytes(self, item: _Item, request: InferenceRequest) -> None:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from bireme.frontend import on_demand
 from bireme.frontend.http.api import Api
 from bireme.frontend.http.event_stream import EventStream
 from bireme.frontend.http.exchange import JSON, STATUS_LINES, Exchange, Route
@@ -75,6 +76,9 @@ class GenerateRoute(Route):
         if self._fault is not None:
             raise self._fault
         api, body = self._api, exchange.body
+        if on_demand.must_wait(api.server, self._model_name):
+            exchange.work = api.spawn_preparation(exchange, self._load_first(exchange))
+            return
         model = api.server.model(self._model_name, self._version)
         if self._is_encoded:
             raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")
@@ -92,6 +96,11 @@ class GenerateRoute(Route):
         # Before the request is given away: it may be answered within the call.
         exchange.request = request
         self._submit(exchange, request)
+
+    async def _load_first(self, exchange: Exchange) -> None:
+        """Wait for the model: what a request means depends on its inputs."""
+        await on_demand.wait_for(self._api.server, self._model_name)
+        self.handle(exchange)
 
     async def _prepare(self, exchange: Exchange) -> None:
         """Have a large body parsed by another process, then submit the request."""

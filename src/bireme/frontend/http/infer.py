@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from bireme.frontend import on_demand
 from bireme.frontend.http.api import Api
 from bireme.frontend.http.errors import status_of
 from bireme.frontend.http.exchange import JSON, STATUS_LINES, Exchange, Route
@@ -140,10 +141,38 @@ class InferRoute(Route):
 
     def handle(self, exchange: Exchange) -> None:
         """Hand the request to the engine; `answer` is called with the response."""
-        if self._is_usual:
+        server = self._api.server
+        if server.on_demand is not None and on_demand.must_wait(server, self._model_name):
+            exchange.work = self._api.spawn_preparation(exchange, self._load_first(exchange))
+        elif self._is_usual:
             self._submit(exchange, exchange.body, self._json_length)
         else:
             exchange.work = self._api.spawn_preparation(exchange, self._prepare(exchange))
+
+    async def _load_first(self, exchange: Exchange) -> None:
+        """Wait for the model within the time that the request has, as far as it can be read without the model."""
+        server = self._api.server
+        if self._fault is not None:
+            raise self._fault
+        if self._is_usual and self._json_length != 0:
+            await on_demand.wait(server, self._decode(exchange, exchange.body, self._json_length))
+        else:
+            await on_demand.wait_for(server, self._model_name)
+        if self._is_usual:
+            self._submit(exchange, exchange.body, self._json_length)
+        else:
+            await self._prepare(exchange)
+
+    def _decode(self, exchange: Exchange, body: Buffer, json_length: int | None) -> InferenceRequest:
+        return decode_infer_request(
+            memoryview(body),
+            json_length,
+            model_name=self._model_name,
+            model_version=self._version,
+            respond=exchange.respond,
+            limits=self._api.limits,
+            regions=self._api.server.shared_memory,
+        )
 
     def _submit(self, exchange: Exchange, body: Buffer, json_length: int | None) -> None:
         api = self._api
@@ -160,15 +189,7 @@ class InferRoute(Route):
                     limits=api.limits,
                 )
             else:
-                request = decode_infer_request(
-                    memoryview(body),
-                    json_length,
-                    model_name=self._model_name,
-                    model_version=self._version,
-                    respond=exchange.respond,
-                    limits=api.limits,
-                    regions=server.shared_memory,
-                )
+                request = self._decode(exchange, body, json_length)
             if self._forwarded is not None:
                 request.parameters = {**(request.parameters or {}), **self._forwarded}
             if model.is_decoupled:

@@ -7,7 +7,10 @@ Source: Triton ``http_server.cc`` (``HandleServerHealth`` … ``HandleModelStats
 
 from __future__ import annotations
 
-from bireme.frontend import health
+from collections.abc import Callable
+from typing import Any
+
+from bireme.frontend import health, on_demand
 from bireme.frontend.http.call import Call
 from bireme.types import InvalidArgument
 
@@ -55,12 +58,25 @@ def server_metadata(call: Call) -> None:
 
 def model_metadata(call: Call) -> None:
     """``GET /v2/models/{M}[/versions/{V}]``."""
-    call.reply_json(call.server.model_metadata(call.target.model, call.target.version_number))
+    _when_loaded(call, lambda: call.server.model_metadata(call.target.model, call.target.version_number))
 
 
 def model_config(call: Call) -> None:
     """``GET /v2/models/{M}[/versions/{V}]/config``."""
-    call.reply_json(call.server.model_config(call.target.model, call.target.version_number))
+    _when_loaded(call, lambda: call.server.model_config(call.target.model, call.target.version_number))
+
+
+def _when_loaded(call: Call, describe: Callable[[], Any]) -> None:
+    """Reply what ``describe`` returns, once the model is loaded."""
+    if on_demand.must_wait(call.server, call.target.model):
+        call.exchange.work = call.api.spawn(call.exchange, _load_first(call, describe))
+    else:
+        call.reply_json(describe())
+
+
+async def _load_first(call: Call, describe: Callable[[], Any]) -> None:
+    await on_demand.wait_for(call.server, call.target.model)
+    call.reply_json(describe())
 
 
 def model_statistics(call: Call) -> None:
