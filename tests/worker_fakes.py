@@ -128,6 +128,9 @@ class FakeHost:
     def is_called_directly(self, name, version) -> bool:
         return False
 
+    def expect(self, name, version):
+        pass
+
     def hold(self, request) -> None:
         self.held.append(request)
 

@@ -271,6 +271,9 @@ class FakeRequestInstance:
         """Note it."""
         self.cancelled.append(request)
 
+    def expect(self) -> None:
+        """Nothing sleeps here."""
+
     def hold(self, request: InferenceRequest) -> None:
         """Remember that the request is held."""
         self.held.add(request)

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from bireme.backends.ensemble import limits
+from bireme.backends.ensemble import instance, limits
 from bireme.backends.ensemble.backend import EnsembleBackend
 from bireme.backends.ensemble.instance import EnsembleInstance
 from bireme.backends.interface import ModelContext, Placement, RequestInstance
@@ -42,6 +42,7 @@ class FakeHost:
         self.direct = {}
         self.held = set()
         self.cancelled = []
+        self.expected = []
 
     def submit(self, request):
         if request.model_name in self.refusals:
@@ -63,7 +64,8 @@ class FakeHost:
         request.cancelled = True
 
     def expect(self, name, version):
-        pass
+        assert version == -1
+        self.expected.append(name)
 
     def hold(self, request):
         self.held.add(request)
@@ -248,6 +250,18 @@ def test_times_are_the_sums_of_the_steps():
     assert took.compute_input_end_ns - start_ns == 20
     assert took.compute_output_start_ns - start_ns == 220
     assert took.compute_end_ns - start_ns == 230
+
+
+def test_model_of_the_next_step_is_woken_while_a_short_step_runs(monkeypatch):
+    bench = Bench(chain(), A, B)
+    bench.ask()
+    assert bench.host.expected == ["B"]
+
+    monkeypatch.setattr(instance, "_SHORT_NS", 0)
+    bench.host.answer("A", Y=[2])
+    bench.host.answer("B", Y=[3])
+    bench.ask()
+    assert bench.host.expected == ["B"]
 
 
 @pytest.mark.parametrize(

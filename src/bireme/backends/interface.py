@@ -49,6 +49,9 @@ class Host(Protocol):
     def cancel(self, request: InferenceRequest) -> None:
         """Take a submitted request back."""
 
+    def expect(self, name: str, version: int) -> None:
+        """A request for a model will be submitted within microseconds: its process may wake up for it meanwhile."""
+
     def hold(self, request: InferenceRequest) -> None:
         """Let the model of a submitted request send no more responses to it, until `resume`: nobody has room for them.
 
@@ -224,6 +227,9 @@ class RequestInstance(Protocol):
 
     def cancel(self, request: InferenceRequest) -> None:
         """The caller of ``request``, which is open here, has taken it back: tell the model. On the loop thread."""
+
+    def expect(self) -> None:
+        """A request will come within microseconds. On the loop thread."""
 
     def hold(self, request: InferenceRequest) -> None:
         """As `Host.hold`, for a request that is open here. On the loop thread."""

@@ -37,6 +37,9 @@ class LoneHost:
     def cancel(self, request: InferenceRequest) -> None:
         """Nothing was ever submitted."""
 
+    def expect(self, name: str, version: int) -> None:
+        """No request will come."""
+
     def hold(self, request: InferenceRequest) -> None:
         """Nothing was ever submitted."""
 

@@ -59,6 +59,11 @@ class InstancePool:
         if len(slot.active) < slot.capacity:
             self.free.insert(0, slot)  # behind the others, so that they share the work
 
+    def expect(self) -> None:
+        """The next request will come within microseconds."""
+        if self.free and isinstance(slot := self.free[-1], RequestSlot):
+            slot.requests.expect()
+
     def leave(self, execution: Execution) -> None:
         """``execution`` has ended: its slot takes another one."""
         slot: Slot = execution.holder

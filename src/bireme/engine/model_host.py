@@ -82,6 +82,12 @@ class ModelHost:
         if model is not None:
             model.cancel(request)
 
+    def expect(self, name: str, version: int) -> None:
+        """Let an instance of the model be awake, if it is free and sleeps."""
+        model = self._look_up(name, version)
+        if model is not None:
+            model.pool.expect()
+
     def hold(self, request: InferenceRequest) -> None:
         """Let no more responses to ``request`` come for now."""
         model: Model | None = request.owner
@@ -100,21 +106,21 @@ class ModelHost:
 
     def is_model_decoupled(self, name: str, version: int) -> bool:
         """Whether the model answers any number of times."""
+        if self.on_demand is not None and self.on_demand.wants(name):
+            return self.on_demand.is_decoupled(name)
         return self._find(name, version).is_decoupled
 
     async def is_model_ready(self, name: str, version: int) -> bool:
         """Whether the model version can run now."""
         try:
+            if self.on_demand is not None and self.on_demand.is_loadable(name):
+                return True
             model = self._find(name, version)
-        if self.on_demand is not None and self.on_demand.wants(name):
-            return self.on_demand.is_decoupled(name)
         except BiremeError:
             return False
         return await model.check_ready()
 
     async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> None:
-            if self.on_demand is not None and self.on_demand.is_loadable(name):
-                return True
         """Load or reload a model."""
         self._require_loads()
         await self.lifecycle.load(name, LoadOverride(config, dict(files or {})))

@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from bireme.ipc.ledger import Ledger
-from bireme.ipc.messages import Execute, FromWorker, Released, Reply, Spilled, ToWorker
+from bireme.ipc.messages import Execute, FromWorker, Released, Reply, Soon, Spilled, ToWorker
 from bireme.ipc.spin import LoopSpin, SpinPolicy, sched_yield, spin_of, window_ns
 from bireme.types import BiremeError
 
@@ -89,7 +89,7 @@ class _Codec:
 class Channel(_Codec):
     """A worker's end. `send` from any thread; one thread at a time receives."""
 
-    __slots__ = ("_idle_rounds", "_receive_into", "_send", "_socket", "_spin")
+    __slots__ = ("_called", "_idle_rounds", "_receive_into", "_send", "_socket", "_spin")
 
     def __init__(self, connection: socket.socket, ledger: Ledger) -> None:
         """Take charge of ``connection``, a blocking socket."""
@@ -99,6 +99,8 @@ class Channel(_Codec):
         self._receive_into = connection.recv_into
         self._idle_rounds = 0
         self._spin = SpinPolicy(window_ns())
+        self._called = SpinPolicy(window_ns())
+        """Where a message is announced (`Soon`), it is looked for whatever came of other spins."""
         self._set_timeout(_IDLE_S)
 
     def fileno(self) -> int:
@@ -120,7 +122,14 @@ class Channel(_Codec):
         While nothing comes, unused memory goes back: to the server what it lent, to the system what is the arena's.
         """
         # A thread that spins keeps the model's others from running.
-        size = self._receive_soon() if self._spin.wants() and threading.active_count() == 1 else None
+        may_spin = threading.active_count() == 1
+        message = self._receive(self._spin if may_spin and self._spin.wants() else None)
+        while type(message) is Soon:
+            message = self._receive(self._called if may_spin else None)
+        return message
+
+    def _receive(self, spin: SpinPolicy | None) -> Any:
+        size = None if spin is None else self._receive_soon(spin)
         while size is None:
             try:
                 size = self._receive_into(self._buffer)
@@ -134,9 +143,8 @@ class Channel(_Codec):
             self._idle_rounds = 0
         return self._unpack(size) if size else None
 
-    def _receive_soon(self) -> int | None:
+    def _receive_soon(self, spin: SpinPolicy) -> int | None:
         """Spin; return the size of the message that came, None if none did."""
-        spin = self._spin
         until_ns = _now_ns() + spin.window_ns
         while True:
             try:

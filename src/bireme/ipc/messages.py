@@ -151,6 +151,10 @@ class Resume(msgspec.Struct, array_like=True, tag=23):
     request: int
 
 
+class Soon(msgspec.Struct, array_like=True, tag=25):
+    """A message will follow at once: wake up, and look for it."""
+
+
 class DropSequence(msgspec.Struct, array_like=True, tag=26):
     """A sequence is over without its END: the model may let go of what it keeps for it."""
 
@@ -275,6 +279,7 @@ ToWorker = (
     | Released
     | Spilled
     | DropSequence
+    | Soon
     | Ask
 )
 FromWorker = (

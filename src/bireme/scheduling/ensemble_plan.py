@@ -202,6 +202,11 @@ class EnsemblePlan:
         self._outputs = {tensor.name: self._make_output(tensor, writes_batches) for tensor in config.output}
         self.is_decoupled = len(self.parent_scopes) > 1
         """Whether a request may have any number of responses."""
+        self.readers = [
+            tuple(other for other in self.steps if other.needs & set(step.outputs.values()))
+            for step in self.steps
+        ]
+        """For each step, those that read what it writes."""
         self.select = lru_cache(_MOST_SELECTIONS)(self._select)
         self.select(None)
 

@@ -45,7 +45,7 @@ NO_SEQUENCE: Final = SequenceFields(0, is_start=False, is_end=False)
 class StepCall:
     """A request to be made to a step's model."""
 
-    __slots__ = ("frame", "inputs", "run", "sequence", "step")
+    __slots__ = ("begin_ns", "frame", "inputs", "run", "sequence", "step")
 
     def __init__(
         self, run: EnsembleRun, step: Step, frame: _Frame, inputs: dict[str, Tensor], sequence: SequenceFields
@@ -55,6 +55,7 @@ class StepCall:
         self.frame = frame
         self.inputs = inputs
         self.sequence = sequence
+        self.begin_ns = 0
 
     def __repr__(self) -> str:
         return f"StepCall({self.step.label})"

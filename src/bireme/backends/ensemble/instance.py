@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from typing import Final
 
@@ -33,6 +34,9 @@ from bireme.types import (
 
 log = logging.getLogger("bireme.engine")
 
+_now_ns = time.monotonic_ns
+_SHORT_NS: Final = 300_000
+"""Behind a step that took no longer, the processes of the next steps are woken while it runs."""
 _ANY_NUMBER: Final = 1 << 31
 _LOOP_CHECK_S: Final = 1.0
 """A thread that waits for the loop looks this often whether that still exists."""
@@ -60,6 +64,8 @@ class EnsembleInstance:
         """Runs in which something has happened."""
         self._granted: deque[StepCall] = deque()
         """Calls that have waited for others of their step, and need not wait any longer."""
+        self._took_ns = [0] * len(plan.steps)
+        """How long the last request of each step was on its way."""
         self._is_working = False
         self._sink: ResponseSink
         self._respond = self._on_response
@@ -106,6 +112,9 @@ class EnsembleInstance:
         run.stop_error = error
         if (current := run.current) is not None:
             current.cancelled = True
+
+    def expect(self) -> None:
+        """Nothing is to do: an ensemble does not sleep."""
 
     def hold(self, request: InferenceRequest) -> None:
         """See `RequestInstance.hold`: the decoupled steps are held."""
@@ -189,8 +198,12 @@ class EnsembleInstance:
         request = step_request(run, call, self._respond)
         call.inputs = {}  # the request has them: they go when it goes
         run.open.add(request)
+        call.begin_ns = _now_ns()
         try:
             self._host.submit(request)
+            if self._took_ns[step.index] < _SHORT_NS:
+                for reader in self._plan.readers[step.index]:
+                    self._host.expect(reader.model_name, reader.model_version)
         except BiremeError as error:
             self._end_call(run, request, step)
             self._fail(run, name_refusal(self._plan, step, error))
@@ -208,6 +221,7 @@ class EnsembleInstance:
         run = call.run
         assert isinstance(run, ActiveRun)
         if response.final:
+            self._took_ns[call.step.index] = _now_ns() - call.begin_ns
             self._end_call(run, request, call.step)
         if response.error is not None:
             self._fail(run, name_error(self._plan, call.step, response.error))

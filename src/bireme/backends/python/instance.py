@@ -34,8 +34,10 @@ from bireme.ipc.messages import (
     Respond,
     ResponseData,
     Resume,
+    Soon,
     Taken,
 )
+from bireme.ipc.spin import window_ns
 from bireme.ipc.worker_process import WorkerProcess
 from bireme.types import (
     BackendFailed,
@@ -79,6 +81,7 @@ class ProcessInstance(SupervisedWorker):
         self._last_request = 0
         self._readiness: asyncio.Future[bool] | None = None
         self._unready_reason = ""
+        self._spins = window_ns() > 0
         self._handlers |= {
             Executed: self._on_executed,
             Respond: self._on_respond,
@@ -156,6 +159,11 @@ class ProcessInstance(SupervisedWorker):
         """See `RequestInstance.kill`."""
         if self._executions or self._open or not self._is_up:
             super().kill()
+
+    def expect(self) -> None:
+        """See `RequestInstance.expect`: to wake a process takes as long as a short model runs."""
+        if self._worker is not None and not self._executions and self._spins:
+            self._worker.send(Soon())
 
     def hold(self, request: InferenceRequest) -> None:
         """See `RequestInstance.hold`."""

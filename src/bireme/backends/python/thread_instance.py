@@ -244,6 +244,9 @@ class ThreadInstance:
         """See `RequestInstance.cancel`. The model sees the request's own flag."""
         self._runtime.holds.release(request)
 
+    def expect(self) -> None:
+        """Nothing is to do: a thread is woken by its task."""
+
     def hold(self, request: InferenceRequest) -> None:
         """See `RequestInstance.hold`."""
         if self.batches.is_decoupled:
