@@ -125,8 +125,8 @@ class FakeHost:
     def cancel(self, request) -> None:
         self.cancelled.append(request)
 
-    def is_called_directly(self, name, version) -> bool:
-        return False
+    def way_to(self, name, version):
+        return "queue"
 
     def expect(self, name, version):
         pass

@@ -40,6 +40,7 @@ class FakeHost:
         self.open = []
         self.refusals = {}
         self.direct = {}
+        self.inline = set()
         self.held = set()
         self.cancelled = []
         self.expected = []
@@ -55,9 +56,11 @@ class FakeHost:
             return None
         return InferenceResponse(request.model_name, 1, request.id, function(request))
 
-    def is_called_directly(self, name, version):
+    def way_to(self, name, version):
         assert version == -1
-        return name in self.direct
+        if name in self.inline:
+            return "inline"
+        return "thread" if name in self.direct else "queue"
 
     def cancel(self, request):
         self.cancelled.append(request.model_name)
@@ -599,6 +602,53 @@ async def test_model_that_is_busy_gets_its_request_by_the_loop(loop):
     bench.host.answer("B", Y=[7])
     bench.instance.close()
     assert bench.sink.values() == [{"Y": [7]}]
+
+
+def test_inline_steps_run_where_the_loop_is():
+    bench = Bench(chain(), A, B)
+    bench.host.direct = {"A": plus(1), "B": plus(10)}
+    bench.host.inline = {"A", "B"}
+    bench.ask(1)
+
+    assert bench.sink.values() == [{"Y": [12]}]
+    assert len(bench.sink.finished) == 1
+
+
+@on_loop
+async def test_inline_step_before_one_in_a_process_and_behind_one_on_a_thread(loop):
+    steps = [step(A, "X=X", "Y=a"), step(B, "X=a", "Y=b"), step(C, "X=b", "Y=Y")]
+    bench = Bench(ensemble(steps), A, B, C, loop=loop)
+    bench.host.direct = {"A": plus(1), "C": plus(100)}
+    bench.host.inline = {"A"}
+    bench.ask(1)
+    assert bench.host.waiting == ["B"]
+
+    bench.host.answer("B", Y=[5])
+    await answered(bench)
+    bench.instance.close()
+    assert bench.sink.values() == [{"Y": [105]}]
+
+
+def test_inline_model_that_is_busy_gets_its_request_by_its_queue():
+    bench = Bench(chain(), A, B)
+    bench.host.direct = {"A": None, "B": plus(10)}
+    bench.host.inline = {"A", "B"}
+    bench.ask(1)
+    assert bench.host.waiting == ["A"]
+
+    bench.host.answer("A", Y=[2])
+    assert bench.sink.values() == [{"Y": [12]}]
+
+
+def test_error_of_an_inline_step():
+    def fail(request):
+        raise InvalidArgument("does not fit")
+
+    bench = Bench(chain(), A, B)
+    bench.host.direct = {"A": plus(1), "B": fail}
+    bench.host.inline = {"A", "B"}
+    bench.ask(1)
+    assert bench.sink.errors[0].message == "in ensemble 'pipeline', step 1 ('B'): does not fit"
 
 
 @on_loop

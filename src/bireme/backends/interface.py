@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from bireme.config import ModelConfig
-from bireme.types import Array, BiremeError, Execution, InferenceRequest, InferenceResponse
+from bireme.types import Array, BiremeError, Execution, InferenceRequest, InferenceResponse, Way
 
 if TYPE_CHECKING:
     from bireme.ipc.arena import Arena
@@ -43,8 +43,8 @@ class Host(Protocol):
             BiremeError: the request does not fit the model.
         """
 
-    def is_called_directly(self, name: str, version: int) -> bool:
-        """Whether `call_directly` is the shorter way to a model: it runs on threads of this process. Any thread."""
+    def way_to(self, name: str, version: int) -> Way:
+        """Return the shortest way to a model; for other ways than its queue there is `call_directly`. Any thread."""
 
     def cancel(self, request: InferenceRequest) -> None:
         """Take a submitted request back."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from bireme.config import ModelConfig
 from bireme.ipc.arena import Arena
 from bireme.telemetry.custom_metrics import CustomMetrics
-from bireme.types import InferenceRequest, InferenceResponse, Unavailable
+from bireme.types import InferenceRequest, InferenceResponse, Unavailable, Way
 
 
 class LoneHost:
@@ -30,9 +30,9 @@ class LoneHost:
         """No model can be called."""
         return None
 
-    def is_called_directly(self, name: str, version: int) -> bool:  # noqa: ARG002
+    def way_to(self, name: str, version: int) -> Way:  # noqa: ARG002
         """No model can be called."""
-        return False
+        return "queue"
 
     def cancel(self, request: InferenceRequest) -> None:
         """Nothing was ever submitted."""

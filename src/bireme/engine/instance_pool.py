@@ -12,7 +12,7 @@ from typing import Any
 
 from bireme.backends.interface import RequestInstance, SupervisedInstance
 from bireme.engine.instances import RequestSlot, Slot, TensorSlot
-from bireme.types import Execution
+from bireme.types import Execution, Way
 
 
 class InstancePool:
@@ -131,9 +131,11 @@ class InstancePool:
         )
 
     @property
-    def takes_requests(self) -> bool:
-        """Whether the instances take whole requests."""
-        return all(isinstance(slot, RequestSlot) for slot in self.slots)
+    def way(self) -> Way:
+        """The shortest way for a call of another model; frameworks that run tensors decide for themselves where."""
+        if not all(isinstance(slot, RequestSlot) for slot in self.slots):
+            return "queue"
+        return "inline" if all(getattr(slot.instance, "runs_inline", False) for slot in self.slots) else "thread"
 
     @property
     def has_ready_hook(self) -> bool:

@@ -23,8 +23,6 @@ from bireme.engine.instances import RequestSlot, Results, Slot, TensorSlot
 from bireme.engine.limited_pool import Resources, make_pool
 from bireme.engine.loading import PreparedModel
 from bireme.engine.request_deadlines import RequestDeadlines, default_deadline_ns, inherit_deadline
-from bireme.engine.response_cache.lookup import CacheLookup
-from bireme.engine.sequences import Sequences
 from bireme.engine.tensor_runs import TensorRuns
 from bireme.engine.timer import Deadline, DeadlineTimer
 from bireme.engine.validation import RequestValidator
@@ -41,9 +39,11 @@ from bireme.types import (
     InferenceRequest,
     QueueFull,
     Unavailable,
+    Way,
 )
 
 if TYPE_CHECKING:
+    from bireme.engine.response_cache.lookup import CacheLookup
     from bireme.engine.response_cache.model_caches import ModelCaches
     from bireme.scheduling import Scheduler
 
@@ -62,6 +62,9 @@ class Model:
     """One version of a model that serves. Made and used on the loop thread."""
 
     _cache: CacheLookup | None = None
+
+    _on_request_end: Callable[[InferenceRequest], None] | None = None
+    """Called when a request has had its final response."""
 
     def __init__(
         self,
@@ -89,14 +92,7 @@ class Model:
         self._loop = loop
         self._timer = timer
         self._deadline: Deadline | None = None
-        scheduler = prepared.scheduler
-        self._sequences: Sequences | None = None
-        if isinstance(scheduler, SequenceBatcher):
-            self._sequences = Sequences(scheduler, prepared.config, prepared.version, self._dispatch_soon)
-            self._scheduler: Scheduler | Sequences = self._sequences
-        else:
-            self._scheduler = scheduler
-            self._schedule = scheduler.schedule
+        self._scheduler = self._take_scheduler(prepared)
         # Without batching there is nothing to wait for; a batch forms from all that came in one loop iteration.
         self._dispatch_at_once = isinstance(self._scheduler, DirectScheduler)
         self._dispatch_is_due = False
@@ -109,7 +105,7 @@ class Model:
             is_decoupled=self.is_decoupled,
             is_ensemble=prepared.config.ensemble_scheduling is not None,
             order=make_response_order(prepared.config),
-            on_end=self._sequences.end_request if self._sequences is not None else None,
+            on_end=self._on_request_end,
             on_idle=self._note_idle,
             deadlines=RequestDeadlines(timer, default_deadline_ns(prepared.config), self._expire),
             # An ensemble's failures are those of its members, where they count with their own reasons. Source: Triton.
@@ -132,13 +128,11 @@ class Model:
             wake=self._dispatch_soon,
             has_waiting=lambda: self.has_waiting,
         )
-        if self._sequences is not None:
-            self._sequences.use(self.pool)
         lends = self._dispatch_at_once and not self.is_decoupled and self.pool.can_be_called
         self.direct_calls = DirectCalls(self) if lends else None
         """The way for other models of this process past the queue; None: there is none."""
-        self.is_called_directly = lends and self.pool.takes_requests
-        """Whether a thread gets there faster by a direct call than by the loop."""
+        self.way: Way = self.pool.way if lends else "queue"
+        """The shortest way for a call of another model."""
         self.has_ready_hook = self.pool.has_ready_hook
         """Whether the model itself is asked if it is ready."""
         self._refusal: str | None = None
@@ -147,6 +141,10 @@ class Model:
             self._count_warmup(execution)
         self._drained: asyncio.Future[None] | None = None
         self._retirement: asyncio.Task[None] | None = None
+
+    def _take_scheduler(self, prepared: PreparedModel) -> Scheduler:
+        assert not isinstance(prepared.scheduler, SequenceBatcher)  # see `SequenceModel`
+        return prepared.scheduler
 
     def _make_slot(self, placement: Placement, instance: Instance | RequestInstance) -> Slot:
         if isinstance(instance, RequestInstance):
@@ -168,7 +166,7 @@ class Model:
     @property
     def num_sequences(self) -> int:
         """Sequences that have begun and are not over."""
-        return self._sequences.num_live if self._sequences is not None else 0
+        return 0
 
     @property
     def num_in_flight(self) -> int:
@@ -227,19 +225,10 @@ class Model:
 
     def use_cache(self, caches: ModelCaches, token: Callable[[], bytes | None]) -> None:
         """Answer from the cache what it has; before the first request. See `CacheLookup`."""
-        self._cache = CacheLookup(
-            caches.cache,
-            self._answers,
-            self._enqueue_missed,
-            outputs=self.outputs,
-            token=token,
-            loop=self._loop,
-            executor=caches.executor,
-            clients_have_memory=caches.clients_have_memory,
-        )
+        self._cache = caches.make_lookup(self._answers, self._enqueue_missed, self.outputs, token)
         # They would go past it.
         self.direct_calls = None
-        self.is_called_directly = False
+        self.way = "queue"
 
     def _enqueue_missed(self, request: InferenceRequest) -> None:
         """Queue a request that is open and was looked up on a thread."""
@@ -338,20 +327,18 @@ class Model:
         finally:
             if self.direct_calls is not None:
                 self.direct_calls.settle()
-            # They refer to this model: without this it would live until a garbage collection finds it.
-            self.pool.clear()
-            self._answers.close()
-            if self._sequences is not None:
-                self._sequences.close()
-            self.direct_calls = None
-            del self.respond
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Break cycles: without this the model would live until a garbage collection finds it."""
+        self.pool.clear()
+        self._answers.close()
+        self.direct_calls = self._cache = None
+        del self.respond
 
     def stop_starts(self) -> bool:
         """Let no more sequences begin; whether there are any that may go on."""
-        if self._sequences is None:
-            return False
-        self._sequences.stop_starts()
-        return self._sequences.num_live > 0
+        return False
 
     def abort(self, error: BiremeError, *, kill: bool = False) -> None:
         """Answer every request that still waits with ``error``; running ones finish on their own.
@@ -389,10 +376,8 @@ class Model:
 
     def _next_batch(self) -> Execution | None:
         """Refuse what has expired and return what runs next; None: nothing can, until an event or the deadline."""
-        if self._sequences is not None:
-            return self._next_of_sequences(self._sequences)
         slot = self.pool.reserve()
-        decision = self._schedule(_now_ns(), instance_free=slot is not None)
+        decision = self._scheduler.schedule(_now_ns(), instance_free=slot is not None)
         for request, error in decision.refused:
             self._answers.refuse(request, error)
         if decision.batch is None or slot is None:
@@ -402,16 +387,6 @@ class Model:
             return None
         execution = Execution(decision.batch, decision.batch_size, decision.close_reason)
         self.pool.occupy(slot, execution)
-        return execution
-
-    def _next_of_sequences(self, sequences: Sequences) -> Execution | None:
-        decision, execution = sequences.next_batch()
-        for request, error in decision.refused:
-            self._answers.refuse(request, error)
-        if execution is None:
-            self._set_deadline(decision.wake_at_ns)
-        else:
-            self._answers.start(execution.requests)
         return execution
 
     def _set_deadline(self, when_ns: int | None) -> None:
@@ -431,8 +406,7 @@ class Model:
 
     def _execute(self, execution: Execution) -> None:
         slot: Slot = execution.holder
-        slots = execution.sequence_slots
-        self.statistics.start(len(execution.requests) - (slots.count(None) if slots is not None else 0))
+        self.statistics.start(len(execution.requests))
         if self._may_run_inline and self._inline.inline:
             assert isinstance(slot, TensorSlot)
             results = self.runs.run(slot, execution)
@@ -458,11 +432,6 @@ class Model:
         requests, execution.requests = execution.requests, []
         if server_log.verbose_enabled:
             self._log(execution, len(requests))
-        if execution.sequence_slots is not None and self._sequences is not None:
-            results = [
-                r for r, slot in zip(results, execution.sequence_slots, strict=True) if slot is not None
-            ]
-            requests = self._sequences.end_execution(execution, requests)
         self._answers.answer_batch(execution, requests, results)
 
     def _note_idle(self) -> None:
@@ -477,8 +446,6 @@ class Model:
         requests, execution.requests = execution.requests, []
         if server_log.verbose_enabled:
             self._log(execution, len(requests))
-        if execution.sequence_slots is not None and self._sequences is not None:
-            requests = self._sequences.end_execution(execution, requests)
         if self._scheduler.num_waiting and not self._is_dispatching:
             self._dispatch()
         if error is None:
@@ -489,13 +456,11 @@ class Model:
 
     def run_again(self, request: InferenceRequest) -> bool:
         """Let ``request``, whose execution is about to end, run again; False: the model is not iterative."""
-        return self._sequences is not None and self._sequences.run_again(request, self.statistics)
+        return False
 
     def change(self) -> None:
         """See which instances can run something now; one whose process has died cannot until it is started again."""
         self.statistics.num_restarts += self.pool.refresh()
-        if self._sequences is not None:
-            self._sequences.refresh()
         if self._drained is not None:
             return
         self._refusal = None

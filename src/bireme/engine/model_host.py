@@ -14,7 +14,7 @@ from bireme.config import ModelConfig
 from bireme.engine.load_plan import LoadOverride
 from bireme.engine.request_deadlines import DEADLINE_PARAMETER, take_deadline
 from bireme.telemetry import spans
-from bireme.types import BiremeError, InferenceRequest, InferenceResponse, Unavailable
+from bireme.types import BiremeError, InferenceRequest, InferenceResponse, Unavailable, Way
 
 if TYPE_CHECKING:
     from bireme.engine.lifecycle import Lifecycle
@@ -71,10 +71,10 @@ class ModelHost:
                 spans.refuse_call(request, error)
             raise
 
-    def is_called_directly(self, name: str, version: int) -> bool:
-        """Whether the model runs on threads of this process and can be called by others."""
+    def way_to(self, name: str, version: int) -> Way:
+        """Return the shortest way to the model. Any thread."""
         model = self._look_up(name, version)
-        return model is not None and model.is_called_directly
+        return "queue" if model is None else model.way
 
     def cancel(self, request: InferenceRequest) -> None:
         """Take ``request`` back."""

@@ -23,6 +23,7 @@ from bireme.engine.dependencies import Dependency
 from bireme.engine.model import Model
 from bireme.repository import Fingerprint, ModelDirectory, name_of, namespace_of
 from bireme.repository.agents import AgentChain
+from bireme.types import Way
 
 if TYPE_CHECKING:
     from bireme.engine.load_plan import LoadPlan
@@ -36,7 +37,7 @@ class Member(NamedTuple):
 
     config: ModelConfig
     """Without the version policy, which changes nothing for the ensemble."""
-    is_called_directly: bool
+    way: Way
 
 
 Members = Mapping[Dependency, Member | None]

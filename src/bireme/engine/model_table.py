@@ -132,7 +132,7 @@ class ModelTable:
         return {
             need: None
             if model is None
-            else Member(replace(model.config, version_policy=None), model.is_called_directly)
+            else Member(replace(model.config, version_policy=None), model.way)
             for need, model in models.items()
         }
 

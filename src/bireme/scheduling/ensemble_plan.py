@@ -22,6 +22,8 @@ from bireme.config.model_config import ModelOutput
 from bireme.config.reshape import Reshape
 from bireme.types import Array, InvalidArgument, Tensor, datatypes
 
+SINK: Final = -1
+"""The index of the request itself among those that wait for slots."""
 _MOST_SELECTIONS: Final = 64
 """Sets of wanted outputs whose selection is kept."""
 _MOST_DEFAULT_BYTES: Final = 1 << 31
@@ -138,21 +140,25 @@ class Output(NamedTuple):
 class Selection:
     """What has to run for some of the outputs."""
 
-    __slots__ = ("consumers", "missing", "num_reads", "outputs", "sink_needs", "sink_scope", "steps_of_scope")
+    __slots__ = ("missing", "num_reads", "outputs", "sink_needs", "sink_scope", "steps_of_scope", "waiters")
 
     def __init__(self, plan: EnsemblePlan, outputs: tuple[Output, ...]) -> None:
         self.outputs = outputs
         self.sink_needs = frozenset(output.slot for output in outputs)
         self.sink_scope = plan.deepest({plan.scope_of_slot[slot] for slot in self.sink_needs})
         steps = _needed_steps(plan, self.sink_needs)
-        self.consumers: list[tuple[Step, ...]] = [
-            tuple(step for step in steps if slot in step.needs) for slot in range(plan.num_slots)
-        ]
-        """The steps that wait for a slot, by slot."""
         self.steps_of_scope: list[tuple[Step, ...]] = [
             tuple(step for step in steps if step.scope == scope) for scope in range(len(plan.parent_scopes))
         ]
-        self.missing = {step.index: len(step.needs) for step in steps}
+        needs = {step.index: (step.scope, step.needs) for step in steps}
+        needs[SINK] = self.sink_scope, self.sink_needs
+        self.waiters: list[tuple[int, ...]] = [
+            tuple(index for index, (scope, slots) in needs.items() if slot in slots and scope == its_scope)
+            for slot, its_scope in enumerate(plan.scope_of_slot)
+        ]
+        """By slot, the steps of its own scope that wait for it, by index."""
+        self.missing = {index: len(slots) for index, (scope, slots) in needs.items() if scope == 0}
+        """For each step of the request's own scope, how many slots it waits for."""
         self.num_reads = self._count_reads(plan, steps)
         """How often each slot is read before it can be let go; 0: it lives as long as its scope."""
 

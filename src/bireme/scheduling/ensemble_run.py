@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from bireme.config.reshape import Reshape
-from bireme.scheduling.ensemble_plan import EnsemblePlan, Selection, Step
+from bireme.scheduling.ensemble_plan import SINK, EnsemblePlan, Selection, Step
 from bireme.types import BackendFailed, BiremeError, Internal, InvalidArgument, Parameter, Tensor
 
 
@@ -26,9 +26,6 @@ class _Skipped:
 SKIPPED: Final = _Skipped()
 Value = Tensor | _Skipped | None
 """What a settled slot holds; None: the tensor is absent, as an optional input that was not given."""
-
-_SINK: Final = -1
-"""The index of the request itself among those that wait for slots."""
 
 
 class SequenceFields(NamedTuple):
@@ -180,10 +177,13 @@ class EnsembleRun:
         """Return a new frame, in which steps wait for what is not settled around it either."""
         frame = _Frame(parent, scope)
         selection = self._selection
+        if parent is None:
+            frame.missing = selection.missing.copy()
+            return frame
         for step in selection.steps_of_scope[scope]:
             frame.missing[step.index] = self._wait(frame, step.index, step.needs)
         if scope == selection.sink_scope:
-            frame.missing[_SINK] = self._wait(frame, _SINK, selection.sink_needs)
+            frame.missing[SINK] = self._wait(frame, SINK, selection.sink_needs)
         return frame
 
     def _wait(self, frame: _Frame, waiter: int, needs: Iterable[int]) -> int:
@@ -213,38 +213,38 @@ class EnsembleRun:
 
     def _spread(self, frame: _Frame, values: Mapping[int, Value]) -> None:
         """Put ``values`` into ``frame`` and go on with all that waited for them; skipped steps lead to more."""
-        todo: deque[tuple[_Frame, int, Value]] = deque((frame, slot, value) for slot, value in values.items())
-        selection = self._selection
-        while todo:
-            frame, slot, value = todo.popleft()
-            frame.values[slot] = value
-            waiting = [(frame, step.index) for step in selection.consumers[slot] if step.scope == frame.scope]
-            if slot in selection.sink_needs and selection.sink_scope == frame.scope:
-                waiting.append((frame, _SINK))
-            waiting += frame.waiting.pop(slot, ())
-            for waiter, index in waiting:
-                waiter.missing[index] -= 1
-                if waiter.missing[index] == 0:
-                    todo.extend(self._go(waiter, index))
+        todo = [(frame, slot, value) for slot, value in values.items()]
+        waiters = self._selection.waiters
+        for where, slot, value in todo:  # which grows meanwhile
+            where.values[slot] = value
+            missing = where.missing
+            for index in waiters[slot]:
+                missing[index] -= 1
+                if not missing[index]:
+                    todo += self._go(where, index)
+            for inner, index in where.waiting.pop(slot, ()) if where.waiting else ():
+                inner.missing[index] -= 1
+                if not inner.missing[index]:
+                    todo += self._go(inner, index)
 
-    def _go(self, frame: _Frame, index: int) -> list[tuple[_Frame, int, Value]]:
+    def _go(self, frame: _Frame, index: int) -> Iterable[tuple[_Frame, int, Value]]:
         """Run what has all that it needs; return what is settled by that at once: the outputs of a skipped step."""
-        if index == _SINK:
+        if index == SINK:
             self._answer(frame)
-            return []
+            return ()
         step = self._plan.steps[index]
         if self.error is not None:
-            return []
+            return ()
         try:
             inputs = self._inputs(frame, step)
         except InvalidArgument as error:
             self.fail(InvalidArgument(f"in ensemble '{self._plan.name}', {step.label}: {error.message}"))
-            return []
+            return ()
         if inputs is None:
             return self._skip(frame, step)
         self.calls.append(StepCall(self, step, frame, inputs, self._sequence_for(frame, step)))
         self.num_in_flight += 1
-        return []
+        return ()
 
     def _inputs(self, frame: _Frame, step: Step) -> dict[str, Tensor] | None:
         """Return the tensors for a step; None: it is skipped.

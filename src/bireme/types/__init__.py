@@ -15,7 +15,7 @@ from bireme.types.errors import (
     Unavailable,
     Unsupported,
 )
-from bireme.types.request import Execution, InferenceRequest, InferenceResponse, Parameter, Respond
+from bireme.types.request import Execution, InferenceRequest, InferenceResponse, Parameter, Respond, Way
 from bireme.types.sequence import SequenceSlot
 from bireme.types.tensor import Array, Buffer, Tensor, decode_bytes, encode_bytes
 from bireme.types.trace import Sample, Span
@@ -44,6 +44,7 @@ __all__ = [
     "Tensor",
     "Unavailable",
     "Unsupported",
+    "Way",
     "datatypes",
     "decode_bytes",
     "encode_bytes",

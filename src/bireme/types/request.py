@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from bireme.types.errors import BiremeError
 from bireme.types.sequence import SequenceSlot
@@ -11,6 +11,9 @@ from bireme.types.tensor import Tensor
 from bireme.types.trace import Span
 
 Parameter = bool | int | float | str
+Way = Literal["queue", "thread", "inline"]
+"""The shortest way to a model for a call of another one: by its queue, as a function call on a thread of this process, or as
+one on the loop's own thread."""
 Respond = Callable[["InferenceRequest", "InferenceResponse"], None]
 
 

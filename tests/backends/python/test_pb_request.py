@@ -140,14 +140,21 @@ def test_defaults(server):
     assert ask(requested_output_names=[]).requested_output_names() == set()
 
 
+def test_a_trace_that_goes_to_a_file_has_no_context_and_is_handed_on():
+    trace = pb_utils.InferenceTrace("17")
+
+    assert trace.get_context() is None
+    assert ask(trace=trace)._request.trace_context == "17"
+
+
 def test_positional_order():
     made = pb_utils.InferenceRequest(
-        "r", "c", [], ["Y"], "m", 3, 1, 4, None, pb_utils.InferenceTrace("t"), {"a": 1}
+        "r", "c", [], ["Y"], "m", 3, 1, 4, None, pb_utils.InferenceTrace('{"t":1}'), {"a": 1}
     )
 
     assert (made.request_id(), made.correlation_id(), made.requested_output_names()) == ("r", "c", {"Y"})
     assert (made._request.model_name, made._request.model_version) == ("m", 3)
-    assert (made.flags(), made.timeout(), made.trace().get_context()) == (1, 4, "t")
+    assert (made.flags(), made.timeout(), made.trace().get_context()) == (1, 4, '{"t":1}')
     assert made.parameters() == '{"a": 1}'
 
 

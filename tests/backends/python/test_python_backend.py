@@ -97,21 +97,21 @@ def test_other_names_are_fine(name):
 def test_without_parameters_a_model_runs_in_processes():
     settings = read_settings(ModelConfig(name="m"))
 
-    assert not settings.runs_in_thread
+    assert settings.mode == "process"
     assert settings.max_concurrent == 32
 
 
 def test_a_model_may_ask_for_a_thread_and_for_fewer_batches_at_a_time():
     settings = read_settings(with_parameters(EXECUTION_MODE="thread", MAX_CONCURRENT_EXECUTIONS="4"))
 
-    assert settings.runs_in_thread
+    assert settings.mode == "thread"
     assert settings.max_concurrent == 4
 
 
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("EXECUTION_MODE", "threads", "EXECUTION_MODE is 'threads'; expected 'process' or 'thread'"),
+        ("EXECUTION_MODE", "threads", "EXECUTION_MODE is 'threads'; expected 'process', 'thread' or 'inline'"),
         ("MAX_CONCURRENT_EXECUTIONS", "0", "MAX_CONCURRENT_EXECUTIONS is '0'; expected a number from 1 on"),
         ("MAX_CONCURRENT_EXECUTIONS", "many", "is 'many'"),
         (

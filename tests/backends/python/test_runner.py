@@ -18,6 +18,7 @@ from bireme.backends.python.pb_utils.tensor import Tensor
 from bireme.ipc.messages import (
     Cancel,
     CheckReady,
+    DropSequence,
     ErrorData,
     Execute,
     Executed,
@@ -740,3 +741,27 @@ def test_the_channel_of_an_async_model_stays_a_blocking_one():
 
     with Bench(execute) as bench:
         assert values(bench.run(request_data(1, x_data(1.0))).responses[0]) == [2.0]
+
+
+# Sequences that are dropped
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_model_is_told_of_a_dropped_sequence_in_turn(is_async):
+    events = []
+
+    def execute(requests):
+        events.append(requests[0].correlation_id())
+        return [y([1])]
+
+    async def execute_async(requests):
+        return execute(requests)
+
+    with Bench(
+        execute_async if is_async else execute, drop_sequence=lambda sequence: events.append(f"no {sequence}")
+    ) as bench:
+        bench.run(request_data(1, sequence_id=7))
+        bench.channel.put(DropSequence(7))
+        bench.run(request_data(2, sequence_id=7))
+
+    assert events == [7, "no 7", 7]

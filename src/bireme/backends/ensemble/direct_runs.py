@@ -44,7 +44,7 @@ class DirectRuns:
         if run.goes_by_loop or not run.has_one_call:
             return False
         step = run.calls[0].step
-        if not self._host.is_called_directly(step.model_name, step.model_version):
+        if self._host.way_to(step.model_name, step.model_version) != "thread":
             return False
         queue = self._idle_thread()
         if queue is None:
@@ -79,6 +79,13 @@ class DirectRuns:
         # A model that was not free would not be now: its queue decides when it is this step's turn.
         run.goes_by_loop = True
         self._give_back(run)
+
+    def drive_here(self, run: ActiveRun) -> None:
+        """Make the steps of ``run`` on the loop thread for as long as there is one whose model runs there anyway."""
+        while run.has_one_call:
+            step = run.calls[0].step
+            if self._host.way_to(step.model_name, step.model_version) != "inline" or not self._step(run):
+                return
 
     def drive(self, run: ActiveRun) -> None:
         """Make the steps of ``run`` on this thread for as long as there is one, and its model can be called."""

@@ -181,9 +181,13 @@ class EnsembleInstance:
         while not run.is_closed and (run.answers or run.calls):
             while run.answers:
                 self._answer(run, run.answers.popleft())
-            if run.calls:
-                if self._limits is None and self._direct.take(run):
+            if run.calls and self._limits is None:
+                self._direct.drive_here(run)
+                if run.answers:
+                    continue
+                if self._direct.take(run):
                     return
+            if run.calls:
                 run.goes_by_loop = False
                 call = run.calls.popleft()
                 if self._limits is None or self._limits.enter(call):
@@ -307,7 +311,7 @@ class EnsembleInstance:
 
 def _all_called(plan: EnsemblePlan, host: Host) -> bool:
     """Whether the models of all steps run on threads of this process."""
-    return all(host.is_called_directly(step.model_name, step.model_version) for step in plan.steps)
+    return all(host.way_to(step.model_name, step.model_version) != "queue" for step in plan.steps)
 
 
 def _sequence_parameters(sequence: SequenceFields | None) -> dict[str, Parameter] | None:

@@ -3,8 +3,8 @@
 Parameters of a model (all values are texts, as in Triton):
 
 ================================  ==============================================================================
-``EXECUTION_MODE``                ``process`` (default): each instance in a process of its own; ``thread``: in the
-                                  server's process
+``EXECUTION_MODE``                ``process`` (default): each instance in a process of its own; ``thread``: in a
+                                  thread of the server's process; ``inline``: on the server's loop thread
 ``EXECUTION_ENV_PATH``            see `bireme.backends.python.environment`
 ``FORCE_CPU_ONLY_INPUT_TENSORS``  ``yes`` (default) or ``no``; inputs are always on the CPU
 ``MAX_CONCURRENT_EXECUTIONS``     batches that an ``async def execute`` gets at one time (32)
@@ -47,7 +47,8 @@ _PLAIN_CLASS: Final = re.compile(rb"^class\s+TritonPythonModel\s*(\(\s*(object)?
 class ModelSettings:
     """What a model's parameters say."""
 
-    runs_in_thread: bool
+    mode: str
+    """``process``, ``thread`` or ``inline``."""
     max_concurrent: int
 
 
@@ -66,7 +67,7 @@ class PythonBackend:
         check_name(ctx.name)
         settings = read_settings(ctx.config)
         model_file = find_model_file(ctx)
-        if settings.runs_in_thread or desk_for(ctx.name) is not None:
+        if settings.mode != "process" or desk_for(ctx.name) is not None:
             from bireme.backends.python.thread_instance import ThreadModel
 
             warn_unused(ctx)
@@ -162,8 +163,8 @@ def read_settings(config: ModelConfig) -> ModelSettings:
         InvalidArgument: names the parameter, what was found and what is expected.
     """
     mode = config.parameter("EXECUTION_MODE", "process")
-    if mode not in {"process", "thread"}:
-        raise _misfit(config, "EXECUTION_MODE", mode, "'process' or 'thread'")
+    if mode not in {"process", "thread", "inline"}:
+        raise _misfit(config, "EXECUTION_MODE", mode, "'process', 'thread' or 'inline'")
     forced = config.parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")
     if forced not in {"yes", "no"}:
         raise InvalidArgument(
@@ -172,7 +173,7 @@ def read_settings(config: ModelConfig) -> ModelSettings:
     text = config.parameter("MAX_CONCURRENT_EXECUTIONS", str(_DEFAULT_CONCURRENT))
     if not (text.isascii() and text.isdecimal() and 0 < int(text) < 2**31):
         raise _misfit(config, "MAX_CONCURRENT_EXECUTIONS", text, "a number from 1 on")
-    return ModelSettings(mode == "thread", int(text))
+    return ModelSettings(mode, int(text))
 
 
 def check_name(name: str) -> None:

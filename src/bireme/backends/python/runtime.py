@@ -12,6 +12,10 @@ from typing import Any, Protocol
 from bireme.types import InferenceRequest, InferenceResponse
 
 
+class CallsRefused(RuntimeError):
+    """The model cannot call others, for a reason of its own that its message says."""
+
+
 class ResponseStream(Protocol):
     """The responses of a decoupled call, in order, ended by a final one (which may be flag-only)."""
 

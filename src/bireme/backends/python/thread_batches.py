@@ -110,7 +110,10 @@ class Batches:
             if outcome[index] is not None:
                 opened.pop(request, None)
             elif is_rescheduled(wrapped[index]):
-                opened.pop(request, None)
+                sender = wrapped[index].sender
+                if sender is not None:  # the next run has another
+                    sender.close()
+                self._runtime.close_request(request)
                 outcome[index] = RUN_AGAIN
             elif opened.get(request) == ABANDONED or (request in opened and wrapped[index].sender is None):
                 # Its sender was dropped, or never asked for.

@@ -23,6 +23,7 @@ from bireme.backends.python import pb_utils
 from bireme.backends.python.arguments import config_text, make_arguments
 from bireme.backends.python.batch import BadReturn
 from bireme.backends.python.debug_desk import DebugDesk, desk_for
+from bireme.backends.python.inline_worker import InlineWorker
 from bireme.backends.python.model_file import load_model_class
 from bireme.backends.python.thread_answers import Answer
 from bireme.backends.python.thread_batches import RUN_AGAIN, Batches, Outcome
@@ -66,7 +67,9 @@ class ThreadModel:
 
         self._ctx = ctx
         self._config = ctx.config
-        self._max_concurrent = read_settings(ctx.config).max_concurrent
+        settings = read_settings(ctx.config)
+        self._max_concurrent = settings.max_concurrent
+        self._runs_inline = settings.mode == "inline"
         self._shares = _read_share_model(ctx.config)
         self._shared: UserModel | None = None
         self._desk = desk_for(ctx.name)
@@ -128,7 +131,12 @@ class ThreadModel:
         if self._shares:
             self._shared = model
         return ThreadInstance(
-            model, self._batches(model, placement), placement.name, self._max_concurrent, self._desk
+            model,
+            self._batches(model, placement),
+            placement.name,
+            self._max_concurrent,
+            self._desk,
+            runs_inline=self._runs_inline,
         )
 
     def close(self) -> None:
@@ -182,8 +190,12 @@ class ThreadInstance:
         name: str,
         max_concurrent: int,
         desk: DebugDesk | None = None,
+        *,
+        runs_inline: bool = False,
     ) -> None:
         """Start the thread and wait until the model is initialised; on the main thread if there is a ``desk``.
+
+        With ``runs_inline`` there is no thread: requests run where they are put.
 
         Raises:
             BackendFailed: ``initialize`` failed: its exception's text.
@@ -198,11 +210,14 @@ class ThreadInstance:
         self._executions: set[Execution] = set()
         self._sink: ResponseSink | None = None
         self._readiness: asyncio.Future[bool] | None = None
-        self._thread: ModelThread | DeskWorker = (
-            ModelThread(model, batches, self._report, name)
-            if desk is None
-            else DeskWorker(desk, model, batches, self._report)
-        )
+        self.runs_inline = runs_inline and desk is None
+        self._thread: ModelThread | DeskWorker | InlineWorker
+        if desk is not None:
+            self._thread = DeskWorker(desk, model, batches, self._report)
+        elif runs_inline:
+            self._thread = InlineWorker(model, batches, self._finish)
+        else:
+            self._thread = ModelThread(model, batches, self._report, name)
         self._thread.start()
         self.max_concurrent = max_concurrent if model.is_async and desk is None else 1
         self.has_ready_hook = model.has_ready_hook

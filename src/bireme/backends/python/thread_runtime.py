@@ -65,6 +65,8 @@ class ThreadRuntime:
         self.loops: set[asyncio.AbstractEventLoop | None] = {host.loop}
         """Loops on which no send waits: those of its instances that execute asynchronously, and the server's."""
         self.may_call = False
+        self._refusal = RuntimeError("BLS is only supported during the 'execute' function.")
+        """Why other models cannot be called while ``may_call`` is false."""
         """Whether it executes requests, so that its code may ask other models."""
         self.logs_to_stderr = False
         """Whether its lines are no part of the server's log (``auto_complete_config``)."""
@@ -73,6 +75,11 @@ class ThreadRuntime:
         self._passage = Passage(self._ask_receipt)
         self._host = host
         self._logger = get_logger(f"bireme.model.{model_name}")
+
+    def refuse_calls(self, reason: str) -> None:
+        """Let the model call no others, and say why to those who try."""
+        self.may_call = False
+        self._refusal = runtime.CallsRefused(reason)
 
     # Other models. ``request.respond`` is set here: a request is given to the engine once.
 
@@ -121,7 +128,7 @@ class ThreadRuntime:
         is_decoupled: bool,
     ) -> None:
         if not self.may_call:
-            raise RuntimeError("BLS is only supported during the 'execute' function.")
+            raise self._refusal
         request.respond = respond
         request.parent = self._find_execution()
         self.loop_calls.put(self._submit, request, is_decoupled)
@@ -260,6 +267,8 @@ class ThreadRuntime:
 
     def metric(self, operation: str, **arguments: Any) -> float | None:
         """See `Runtime.metric`. Changes of values are not waited for: their errors are in the server's log."""
+        if self._is_on_loop():
+            return self._host.custom_metrics.do(self, operation, arguments)
         if operation in _NO_ANSWER:
             self.loop_calls.put(self._change_metric, operation, arguments)
             return None
@@ -279,7 +288,16 @@ class ThreadRuntime:
         except BaseException as error:  # noqa: BLE001 - raised where it was asked for
             outcome.set_exception(error)
 
+    def _is_on_loop(self) -> bool:
+        """Whether this is the server's own loop thread, which must not wait for itself."""
+        return running_loop() is self._host.loop
+
     def _await(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._is_on_loop():
+            work.close()
+            raise RuntimeError(
+                f"model '{self.model_name}' runs on the server's loop and cannot wait for the server"
+            )
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._host.loop)
         except RuntimeError:

@@ -36,6 +36,13 @@ from bireme.backends.python.pb_utils.response_sender import InferenceResponseSen
 from bireme.backends.python.pb_utils.tensor import Tensor, wrap_tensor
 
 _OUTSIDE_EXECUTE: Final = "BLS is only supported during the 'execute' function."
+
+
+def _refusal(error: RuntimeError) -> str:
+    """Return why other models cannot be called; how Triton says it, unless it is a rule of our own."""
+    return str(error) if isinstance(error, runtimes.CallsRefused) else _OUTSIDE_EXECUTE
+
+
 _make_request = types.InferenceRequest
 
 
@@ -262,7 +269,7 @@ class InferenceRequest:
                 return ResponseIterator(runtimes.current().stream(self._to_send()))
             return InferenceResponse.from_response(runtimes.current().infer(self._to_send()))
         except RuntimeError as error:
-            raise TritonModelException(_OUTSIDE_EXECUTE) from error
+            raise TritonModelException(_refusal(error)) from error
 
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[Any]:  # noqa: FBT001, FBT002 (Triton's)
         """As `exec`; return a future of the running loop for it. The request is on its way when this returns.
@@ -281,7 +288,7 @@ class InferenceRequest:
                 return loop.create_task(ResponseIterator(stream).wait_first())
             answer = asyncio.ensure_future(runtimes.current().infer_async(self._to_send()))
         except RuntimeError as error:
-            raise TritonModelException(_OUTSIDE_EXECUTE) from error
+            raise TritonModelException(_refusal(error)) from error
         result: asyncio.Future[Any] = loop.create_future()
         answer.add_done_callback(partial(_hand_on, result))
         result.add_done_callback(partial(_take_back, answer))
@@ -327,7 +334,7 @@ def _hand_on(result: asyncio.Future[Any], answer: asyncio.Future[types.Inference
     elif error is None:
         result.set_result(InferenceResponse.from_response(answer.result()))
     elif isinstance(error, RuntimeError):
-        refusal = TritonModelException(_OUTSIDE_EXECUTE)
+        refusal = TritonModelException(_refusal(error))
         refusal.__cause__ = error
         result.set_exception(refusal)
     else:
