@@ -66,12 +66,12 @@ class Site:
 @contextlib.contextmanager
 def sites(plan: Plan, folder: Path) -> Iterator[dict[str, Site]]:
     """Run the servers on the generated repositories, each with the gateways that the plan needs."""
-    shared, threads = repository.build(folder, plan.steps, plan.ways)
+    shared, local = repository.build(folder, plan.steps, plan.ways)
     protocols = sorted({WAYS[way].gateway for way in plan.ways if WAYS[way].gateway})
     with contextlib.ExitStack() as stack:
         peers = {}
         if "Bireme" in plan.servers:
-            peers["Bireme"] = stack.enter_context(bireme(shared, f"--model-repository={threads}"))
+            peers["Bireme"] = stack.enter_context(bireme(shared, f"--model-repository={local}"))
         if "Triton" in plan.servers:
             peers["Triton"] = stack.enter_context(triton(shared))
         yield {

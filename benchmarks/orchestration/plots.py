@@ -26,8 +26,9 @@ LOOKS = {
     "ensemble": (GREEN, "-", "o"),
     "bls_thread": (BLUE, ":", "s"),
     "ensemble_thread": (GREEN, ":", "o"),
+    "ensemble_inline": (GREEN, "-.", "P"),
 }
-"""By way: colour, line, marker. Dotted is in threads."""
+"""By way: colour, line, marker. Dotted is in threads, dash-dotted on the server's loop."""
 STYLE = {
     "font.size": 9,
     "axes.titlesize": 10,

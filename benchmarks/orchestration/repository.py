@@ -1,9 +1,9 @@
 """The model repositories of the benchmark: chains of models that add 1, as files that both servers read.
 
-``build`` writes two: ``shared``, for Bireme and the real Triton alike (each model in a process), and ``threads``, for
-Bireme alone (models in threads of the server). In both, ``step_K`` adds 1, ``ensemble_N`` chains N of them,
+``build`` writes two: ``shared``, for Bireme and the real Triton alike (each model in a process), and ``local``, for
+Bireme alone (models in the server). In both, ``step_K`` adds 1, ``ensemble_N`` chains N of them,
 ``bls_N`` is a script that calls them, and ``hybrid_N`` an ensemble of ``step_1`` and of a script, ``tail_N``, that
-calls the rest. The models of ``threads`` carry the prefix ``thread_``.
+calls the rest. The models of ``local`` carry the prefix of their EXECUTION_MODE, ``thread_`` or ``inline_``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-SHARED, THREADS = "shared", "threads"
-THREAD_PREFIX = "thread_"
+SHARED, LOCAL = "shared", "local"
+MODES = {"": SHARED, "thread": LOCAL, "inline": LOCAL}
+"""Repositories by what the ways in it end with; the models' EXECUTION_MODE."""
 NUM_SCRIPTS = 2
 """Instances of each script: as many as the machine has cores. A script that waits for its callees takes its instance."""
 
@@ -68,37 +69,36 @@ def build(folder: Path, chain_lengths: Iterable[int], ways: Iterable[str]) -> tu
     ``ways`` are `results.WAYS`; models that none of them calls are left out.
     """
     lengths, kinds = sorted(set(chain_lengths)), set(ways)
-    for root, prefix, suffix in ((folder / SHARED, "", ""), (folder / THREADS, THREAD_PREFIX, "_thread")):
-        is_thread = bool(prefix)
+    for mode, repository in MODES.items():
+        root = folder / repository
+        prefix, suffix = (f"{mode}_", f"_{mode}") if mode else ("", "")
         for position in range(1, lengths[-1] + 1):
-            _write_python(root, f"{prefix}step_{position}", _STEP, is_thread=is_thread)
+            _write_python(root, f"{prefix}step_{position}", _STEP, mode=mode)
         for length in lengths:
             steps = [f"{prefix}step_{position}" for position in range(1, length + 1)]
             if f"ensemble{suffix}" in kinds:
                 _write_ensemble(root, f"{prefix}ensemble_{length}", steps)
             if f"bls{suffix}" in kinds:
-                _write_python(root, f"{prefix}bls_{length}", _SCRIPT, callees=steps, is_thread=is_thread)
+                _write_python(root, f"{prefix}bls_{length}", _SCRIPT, callees=steps, mode=mode)
             if f"hybrid{suffix}" in kinds:
                 tail = f"{prefix}tail_{length}"
-                _write_python(root, tail, _SCRIPT, callees=steps[1:], is_thread=is_thread)
+                _write_python(root, tail, _SCRIPT, callees=steps[1:], mode=mode)
                 _write_ensemble(root, f"{prefix}hybrid_{length}", [steps[0], tail])
-    return folder / SHARED, folder / THREADS
+    return folder / SHARED, folder / LOCAL
 
 
 def is_step(model: str) -> bool:
     """Whether ``model`` is one that computes, and not one that only calls others."""
-    return model.removeprefix(THREAD_PREFIX).startswith("step_")
+    return model.removeprefix("thread_").removeprefix("inline_").startswith("step_")
 
 
-def _write_python(
-    root: Path, name: str, code: str, *, callees: Sequence[str] = (), is_thread: bool = False
-) -> None:
+def _write_python(root: Path, name: str, code: str, *, callees: Sequence[str] = (), mode: str = "") -> None:
     config = f'name: "{name}"\nbackend: "python"\n{_TENSORS}'
     config += f"instance_group [ {{ kind: KIND_CPU count: {NUM_SCRIPTS if callees else 1} }} ]\n"
     if callees:
         config += _parameter("callees", ",".join(callees))
-    if is_thread:
-        config += _parameter("EXECUTION_MODE", "thread")
+    if mode:
+        config += _parameter("EXECUTION_MODE", mode)
     _write(root / name / "config.pbtxt", config)
     _write(root / name / "1" / "model.py", code)
 

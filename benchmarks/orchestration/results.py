@@ -39,6 +39,7 @@ class Way:
 WAYS = {
     "alone": Way("one model alone", "step_1"),
     "alone_thread": Way("one model alone, in a thread", "thread_step_1", ("Bireme",)),
+    "alone_inline": Way("one model alone, inline", "inline_step_1", ("Bireme",)),
     "gateway_http": Way("gateway, HTTP", "gateway_{steps}", gateway="http"),
     "gateway_grpc": Way("gateway, gRPC", "gateway_{steps}", gateway="grpc"),
     "bls": Way("BLS", "bls_{steps}"),
@@ -46,6 +47,7 @@ WAYS = {
     "ensemble": Way("ensemble", "ensemble_{steps}"),
     "bls_thread": Way("BLS, in threads", "thread_bls_{steps}", ("Bireme",)),
     "ensemble_thread": Way("ensemble, in threads", "thread_ensemble_{steps}", ("Bireme",)),
+    "ensemble_inline": Way("ensemble, inline", "inline_ensemble_{steps}", ("Bireme",)),
 }
 
 
