@@ -7,7 +7,7 @@ import pytest
 
 from bireme.engine import Server
 from bireme.testing import FakeBackend
-from bireme.types import AlreadyExists, Internal, InvalidArgument, Unavailable, Unsupported
+from bireme.types import AlreadyExists, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
 from model_dirs import add_fake_ensemble, add_fake_model, touch, until
 
 
@@ -84,6 +84,8 @@ def test_a_name_that_two_have_is_loaded_twice_and_ambiguous(tmp_path):
 
             await w.server.unload_model("m")
             await until(lambda: set(w.states().values()) == {"UNAVAILABLE"})
+            with pytest.raises(NotFound, match="Identifier of model 'm' is not found in global map"):
+                await w.ask()
 
     run(main)
 

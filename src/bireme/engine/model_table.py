@@ -91,10 +91,14 @@ class ModelTable:
 
     def refusal(self, name: str, version: int) -> BiremeError:
         """Return the error for a model version (-1: the latest) that is not in the look-up tables."""
-        if self._has_namespaces:
-            serving = [record for record in self.records_of(name) if record.ready_versions]
-            if len(serving) > 1:
-                return ambiguous(name, len(serving))
+        if self._has_namespaces and len(records := self.records_of(name)) > 1:
+            num_serving = sum(bool(record.ready_versions) for record in records)
+            if num_serving > 1:
+                return ambiguous(name, num_serving)
+            if num_serving == 0:
+                return NotFound(
+                    f"Identifier of model '{name}' is not found in global map: of its {len(records)} models none serves"
+                )
         record = self.record_of(name)
         if record is None or not record.is_known:
             message = f"Request for unknown model: '{name}' is not found{suggest(name, self.latest)}"
@@ -130,9 +134,7 @@ class ModelTable:
         """Return what an ensemble that ``needs`` these models has to know of them now."""
         models = {need: self.find(*need) for need in needs}
         return {
-            need: None
-            if model is None
-            else Member(replace(model.config, version_policy=None), model.way)
+            need: None if model is None else Member(replace(model.config, version_policy=None), model.way)
             for need, model in models.items()
         }
 

@@ -210,8 +210,9 @@ def test_an_agent_may_be_an_installed_package(tmp_path, monkeypatch):
     assert AgentRegistry().find("odd")(None) == "it"
 
 
-@pytest.mark.parametrize("name", ["nobody", "../up", ""])
+@pytest.mark.parametrize("name", ["nobody", "../up", "..", ""])
 def test_an_agent_that_nobody_has_is_named_with_the_places(tmp_path, name):
+    (tmp_path / "agent.py").write_text("raise AssertionError")
     with pytest.raises(InvalidArgument) as caught:
         AgentRegistry(str(tmp_path)).find(name)
 

@@ -49,6 +49,8 @@ def test_a_file_that_is_another_stops_the_load(tmp_path):
         ("MD5:", InvalidArgument, "failed to parse key: MD5:"),
         ("MD5:2/model.onnx", InvalidArgument, "failed to open text file for read 2/model.onnx: No such file"),
         ("MD5:1", InvalidArgument, "failed to open text file for read 1: Is a directory"),
+        ("MD5:../x", InvalidArgument, "file ../x is not within the model's directory"),
+        ("MD5:/etc/hosts", InvalidArgument, "file /etc/hosts is not within the model's directory"),
         ("CRC32:1/model.onnx", Unsupported, "Unsupported checksum algorithm: CRC32"),
     ],
 )

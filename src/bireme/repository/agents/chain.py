@@ -102,6 +102,8 @@ class AgentChain:
         self.fail()
         self.unload()
         self._step((_State.UNLOADING,), _State.GONE, "unload_complete")
+        with self._lock:
+            self._state = _State.GONE
         for each in self._agents:
             each.model.remove_directories()
 

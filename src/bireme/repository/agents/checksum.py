@@ -46,6 +46,8 @@ class ChecksumAgent(RepositoryAgent):
 
 
 def _digest(directory: Path, path: str, function: str) -> str:
+    if Path(path).is_absolute() or ".." in Path(path).parts:  # a client may have written the config
+        raise InvalidArgument(f"file {path} is not within the model's directory")
     try:
         with (directory / path).open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.new(function, usedforsecurity=False)).hexdigest()

@@ -52,7 +52,8 @@ class AgentRegistry:
             for plugin in entry_points(group=ENTRY_POINT_GROUP, name=name):
                 make: MakeAgent = plugin.load()
                 return make
-            if self._directory and Path(name).name == name and path.is_file():
+            # A client may name an agent: by a load with a config of its own.
+            if self._directory and name not in ("", "..") and Path(name).name == name and path.is_file():
                 return _import_file(name, path)
         except Exception as error:
             raise InvalidArgument(
