@@ -15,7 +15,7 @@ from bireme.types import InferenceRequest, Tensor
 CACHED = "response_cache { enable: true }"
 BATCHED = f"{CACHED} max_batch_size: 4 dynamic_batching {{ preserve_ordering: true }}"
 LOCAL = {"local": {"size": 10_000_000}}
-LARGE = np.ones(100_000, np.float32)
+LARGE = np.ones(200_000, np.float32)
 """Its key is made on a thread."""
 
 

@@ -218,6 +218,28 @@ def test_a_client_s_shared_memory_may_change_while_it_waits(server):
             shm.destroy_shared_memory_region(handle)
 
 
+def test_an_answer_out_of_the_cache_goes_into_shared_memory(server):
+    with grpc_client.InferenceServerClient(server.grpc_address) as client:
+        value = np.full(50_000, 3, np.float32)
+        nbytes = value.nbytes + 4
+        handle = shm.create_shared_memory_region("cache_out", "/bireme_cache_out", nbytes)
+        try:
+            client.register_system_shared_memory("cache_out", "/bireme_cache_out", nbytes)
+            tensor = grpc_client.InferInput("X", list(value.shape), "FP32")
+            tensor.set_data_from_numpy(value)
+            wanted = grpc_client.InferRequestedOutput("Y")
+            wanted.set_shared_memory("cache_out", nbytes)
+            for _ in range(3):
+                shm.set_shared_memory_region(handle, [np.zeros(50_001, np.float32)])
+                client.infer("m", [tensor], outputs=[wanted])
+                found = shm.get_contents_as_numpy(handle, np.float32, [50_001])
+
+                assert np.array_equal(found, np.append(value, np.float32(1)))
+        finally:
+            client.unregister_system_shared_memory()
+            shm.destroy_shared_memory_region(handle)
+
+
 def test_a_traced_hit_shows_that_the_model_did_not_run(server):
     server.infer("m", 9)
     answer = server.infer("m", 9, parameters={"bireme_trace": True}).body

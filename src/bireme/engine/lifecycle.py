@@ -273,7 +273,7 @@ class Lifecycle:
                     statistics=statistics,
                     resources=self._resources,
                 )
-                attach_cache(self._caches, model, plan.source, self.table.find)
+                attach_cache(self._caches, model, plan, self.table.find)
             except Exception as error:
                 if not isinstance(error, BiremeError):
                     log.exception("failed to start '%s' version %d", plan.name, version)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from bireme.engine.response_cache import key as key_module
 from bireme.engine.response_cache.key import make_key, read_question
 from bireme.types import InferenceRequest, Tensor, tensor as tensors
 
@@ -127,3 +128,29 @@ def test_two_keys_are_equal_exactly_if_the_questions_are(first, second, outputs,
     keys_match = key(request(first, outputs=outputs)) == key(request(second, outputs=other_outputs))
 
     assert keys_match == (same(first, second) and outputs == other_outputs)
+
+
+@pytest.mark.parametrize("has_blake3", [False, True])
+def test_large_inputs_count_to_the_last_byte(has_blake3, monkeypatch):
+    if has_blake3:
+        pytest.importorskip("blake3")
+    else:
+        monkeypatch.setattr(key_module, "_blake3", None)
+    large = np.zeros((300, 100), np.float32)
+    last = large.copy()
+    last[-1, -1] = 1
+    small = np.arange(3, dtype=np.float16)
+    questions = [
+        {"X": large},
+        {"X": last},
+        {"X": large.reshape(100, 300)},
+        {"X": large.view(np.int32)},
+        {"X": large, "Y": small},
+        {"X": large, "Y": small + 1},
+        {"X": large, "Y": np.zeros(0, np.float32)},
+        {"X": np.array([b"x" * 40_000], np.object_)},
+    ]
+    keys = [key(request(question)) for question in questions]
+
+    assert len(set(keys)) == len(questions)
+    assert key(request({"X": np.repeat(large, 2, axis=1)[:, ::2]})) == keys[0]

@@ -9,6 +9,7 @@ from bireme import Server
 from bireme.testing import FakeBackend
 from cached_servers import CACHED, ask, figures, serve
 from model_dirs import add_fake_ensemble, add_fake_model, touch
+from thread_models import add_thread_model, execute
 
 
 def add_chain(root: Any, *, cached: Iterable[str]) -> None:
@@ -61,3 +62,18 @@ def test_an_ensemble_forgets_when_a_model_of_its_own_is_another(tmp_path):
         assert figures(server)["cache_hit"] == 1  # what it answered as a step
 
     serve(tmp_path, scenario, model_control_mode="explicit", load_model=("outer",))
+
+
+def test_steps_in_threads_use_their_caches(tmp_path):
+    add_thread_model(tmp_path, "a", execute("x + 1"), extra=CACHED)
+    add_thread_model(tmp_path, "b", execute("x * 2"))
+    add_fake_ensemble(tmp_path, "m", "a", "b", "a")
+
+    async def scenario(server: Server, _: FakeBackend) -> None:
+        for _call in range(3):
+            assert await ask(server, [1, 2]) == [5, 7]
+
+        assert figures(server, "a") | {"success": 6, "cache_hit": 4, "cache_miss": 2} == figures(server, "a")
+        assert figures(server, "b")["success"] == 3
+
+    serve(tmp_path, scenario)

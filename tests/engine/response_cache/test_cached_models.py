@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -269,6 +271,25 @@ def test_the_metrics_page_shows_the_models_and_the_cache(tmp_path):
         assert not any("summary_per_model{" in line for line in page)
 
     serve(tmp_path, scenario)
+
+
+def test_an_unloaded_model_is_gone_without_a_collection(tmp_path, monkeypatch):
+    add_fake_model(tmp_path, "m", extra=CACHED)
+    monkeypatch.setattr(gc, "collect", lambda *_: 0)
+
+    async def scenario(server: Server, _: FakeBackend) -> None:
+        await ask(server)
+        await ask(server, LARGE)
+        await ask(server, LARGE)
+        model = weakref.ref(server.model("m"))
+        await server.unload_model("m")
+        await until(lambda: model() is None)
+
+    gc.disable()
+    try:
+        serve(tmp_path, scenario, model_control_mode="explicit", load_model=("m",))
+    finally:
+        gc.enable()
 
 
 # What waits for a thread

@@ -12,15 +12,16 @@ from bireme.engine.response_cache import CachedResponse, registry
 from bireme.telemetry.cache_metrics import CacheStatistics
 from bireme.testing import FakeBackend
 from bireme.types import InvalidArgument
-from cached_servers import CACHED, ask, serve
+from cached_servers import CACHED, ask, figures, serve
 from model_dirs import add_fake_model, touch, until
 
 
 class SlowCache:
     """Answers when the test says so, on the threads that ask."""
 
-    is_shared = True
     may_block = True
+    is_shared = True
+    is_away = False
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
@@ -116,6 +117,21 @@ def test_a_cache_that_breaks_its_word_costs_no_request(tmp_path, slow):
         slow[0].error = RuntimeError("broken")
         assert await ask(server) == [2, 4]
         assert await ask(server) == [2, 4]
+
+    serve(tmp_path, scenario, cache={"slow": {}})
+
+
+def test_a_cache_that_is_away_is_not_asked(tmp_path, slow):
+    add_fake_model(tmp_path, "m", extra=CACHED)
+
+    async def scenario(server: Server, fake: FakeBackend) -> None:
+        slow[0].is_away = True
+        await ask(server)
+        await ask(server)
+
+        assert len(fake.batches) == 2
+        assert not slow[0].entries
+        assert figures(server)["cache_miss"] == 0
 
     serve(tmp_path, scenario, cache={"slow": {}})
 

@@ -32,12 +32,14 @@ class CachedResponse(NamedTuple):
 class ResponseCache(Protocol):
     """A map from keys to responses. One that may block is called on several threads at once, others on the loop alone."""
 
+    may_block: bool
+    """Whether a `get` or a `put` may take longer than some microseconds."""
     is_shared: bool
     """Whether it outlives this server, or others see it."""
 
     @property
-    def may_block(self) -> bool:
-        """Whether a call now may take longer than some microseconds. Asked on the loop, before every call."""
+    def is_away(self) -> bool:
+        """Whether it cannot answer now, so that there is no use in asking. Asked on the loop, for every request."""
 
     def get(self, key: bytes) -> CachedResponse | None:
         """Return what was put under ``key`` (32 bytes), or None. Never raises: what cannot be read is not there."""

@@ -18,10 +18,6 @@ from bireme.ipc.shared_memory import RegionMapping
 from bireme.telemetry.spans import TRACE_PARAMETER
 from bireme.types import Array, InferenceRequest, InferenceResponse, Parameter, Tensor
 
-_ONLY_HERE: Final = 3
-"""References to an array that only its tensor has, as `sys.getrefcount` sees them in `_keep`: the tensor's, the variable's
-and the argument's."""
-
 
 def keep(response: InferenceResponse) -> CachedResponse:
     """Return what to put into a cache for ``response``, a good and final one."""
@@ -77,11 +73,22 @@ def _keep(tensor: Tensor) -> Tensor:
         encoded = tensor.to_buffer()
         # No copy of what is bytes already, as nearly all of them are.
         return Tensor(tensor.name, "BYTES", tensor.shape, None, bytes(encoded))
+    is_alone = _num_references(tensor) == _ALONE
     array = tensor.to_numpy()
-    if sys.getrefcount(array) > _ONLY_HERE or not _owns_its_memory(array):
+    if not is_alone or not _owns_its_memory(array):
         array = np.array(array, order="C")
     array.flags.writeable = False
     return Tensor(tensor.name, tensor.datatype, tensor.shape, array)
+
+
+def _num_references(tensor: Tensor) -> int:
+    """Return how many references there are to the array of ``tensor``, those that the call itself takes included."""
+    array = tensor.to_numpy()
+    return sys.getrefcount(array)
+
+
+_ALONE: Final = _num_references(Tensor("alone", "FP32", (1,), np.zeros(1, np.float32)))
+"""For an array that only its tensor refers to."""
 
 
 def _owns_its_memory(array: Array) -> bool:

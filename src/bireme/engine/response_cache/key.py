@@ -1,8 +1,12 @@
 """The key of a request: equal for two requests only if their answers are.
 
-It is a SHA-256 over everything that a model may answer by: the model and the load of its version, the requested outputs,
+It is a hash of 256 bits over everything that a model may answer by: the model and the load of its version, the requested outputs,
 the parameters, and each input's name, data type, shape and bytes. The parts are packed with their lengths before they are
 hashed, so that no two requests have the same text.
+
+Small questions are hashed by SHA-256, which processors compute themselves; large ones by BLAKE3, where its package is
+installed: 0.12 ms for 600 KB, where SHA-256 takes 0.35 ms and BLAKE2b 0.67 ms. For both, nobody knows how to find two texts
+with one hash.
 
 What no answer depends on is left out: the request's id, its priority and queue timeout, who asked, and the parameters in
 `_IGNORED` and of Bireme's own (``bireme_...``).
@@ -13,14 +17,30 @@ so do requests for other outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from bireme.types import Array, Buffer, InferenceRequest, Parameter, Tensor
 
+
+def _find_blake3() -> Callable[[bytes], Any] | None:
+    try:
+        from blake3 import blake3
+    except ImportError:
+        return None
+    return blake3
+
+
+_blake3 = _find_blake3()
+MAX_LOOP_NBYTES: Final = (640 if _blake3 else 192) << 10
+"""Bytes of input up to which a key is made on the loop, in 0.13 ms. To have a thread do it costs a request 0.1 ms, too."""
+
+_LARGE: Final = 16 << 10
+"""Bytes of input from which BLAKE3 is the faster one."""
 _FORMAT: Final = 1
 """Counts up when keys or entries mean something else, as shared caches hold those of other releases."""
 _OWN_PREFIX: Final = "bireme_"
@@ -76,21 +96,23 @@ def read_question(request: InferenceRequest, token: bytes, all_outputs: Sequence
 
 
 def _buffer_of(tensor: Tensor) -> tuple[Buffer | Array, int]:
-    """Return the wire form of ``tensor``, and its size; an array stands for its own memory, which saves 0.8 µs."""
+    """Return the wire form of ``tensor``, and its size. A small array stands for its own memory: that saves 0.8 µs."""
     if tensor.datatype != "BYTES":
         array = tensor.to_numpy()
-        if array.flags.c_contiguous:
+        if array.nbytes < _LARGE and array.flags.c_contiguous:
             return array, array.nbytes
     buffer = tensor.to_buffer()
     return buffer, len(buffer)
 
 
 def make_key(question: Question) -> bytes:
-    """Return 32 bytes that stand for ``question``. Any thread.
-
-    SHA-256, as processors compute it themselves: measured 1.3 µs for 1 KB and 350 µs for 600 KB, half the time of
-    BLAKE2b; above 2 KB without the GIL.
-    """
+    """Return 32 bytes that stand for ``question``. Any thread; large ones without the GIL."""
+    if _blake3 is not None and question.nbytes >= _LARGE:
+        fast = _blake3(question.head)
+        for buffer in question.buffers:
+            fast.update(buffer.tobytes() if isinstance(buffer, np.ndarray) else buffer)
+        key: bytes = fast.digest()
+        return key
     digest = sha256(question.head)
     for buffer in question.buffers:
         digest.update(buffer)  # type: ignore[arg-type]  # an array is a buffer, which type checkers learn with 3.12

@@ -22,8 +22,9 @@ class LocalCache:
     A hit is the entry itself: nothing is copied.
     """
 
-    is_shared = False
     may_block = False
+    is_shared = False
+    is_away = False
 
     def __init__(self, max_nbytes: int) -> None:
         self._max_nbytes = max_nbytes

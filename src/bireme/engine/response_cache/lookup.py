@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bireme.engine.response_cache.keeping import hand_out, keep, own_inputs
-from bireme.engine.response_cache.key import Question, make_key, read_question
+from bireme.engine.response_cache.key import MAX_LOOP_NBYTES, Question, make_key, read_question
 from bireme.types import InferenceRequest, InferenceResponse
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ log = logging.getLogger("bireme.engine")
 
 _now_ns = time.monotonic_ns
 
-_MAX_LOOP_NBYTES: Final = 128 << 10
-"""Bytes of input up to which a key is made on the loop: 75 µs, about what it costs to have a thread do it."""
 _MAX_LATE: Final = 64
 """Responses that may wait for a thread to keep them. More are dropped: a slow cache must not fill the memory."""
 
@@ -87,22 +85,23 @@ class CacheLookup:
 
     def takes(self, request: InferenceRequest) -> bool:
         """Whether ``request``, which has been accepted, is answered now or comes back later; else it is to be queued."""
+        cache = self._cache
         token = self._token()
-        if token is None:
+        if token is None or cache.is_away:
             return False
         if self._clients_have_memory:
             own_inputs(request)
         question = read_question(request, token, self._outputs)
         if question is None:
             return False
-        if (asks := self._cache.may_block) or question.nbytes > _MAX_LOOP_NBYTES:
+        if cache.may_block or question.nbytes > MAX_LOOP_NBYTES:
             self._answers.open(request)
             self._waiting[request] = None
-            self._executor.submit(self._look_up_beside, request, question, asks=asks)
+            self._executor.submit(self._look_up_beside, request, question)
             return True
         start_ns = _now_ns()
         key = make_key(question)
-        found = self._cache.get(key)
+        found = self._get(key)
         lookup_ns = _now_ns() - start_ns
         if found is None:
             self._miss(request, key, lookup_ns)
@@ -129,39 +128,39 @@ class CacheLookup:
         self._waiting.clear()
         return waiting
 
-    def _look_up_beside(self, request: InferenceRequest, question: Question, *, asks: bool) -> None:
-        """On a thread: make the key; with ``asks``, ask the cache."""
+    def _look_up_beside(self, request: InferenceRequest, question: Question) -> None:
+        """On a thread: make the key, and ask a cache that may block."""
         start_ns = _now_ns()
-        key = found = None
-        try:
-            key = make_key(question)
-            if asks:
-                found = self._cache.get(key)
-        except Exception:
-            log.exception("response cache: a look-up failed")
-        go_on = partial(self._go_on, request, key, found, _now_ns() - start_ns, is_asked=asks)
+        key = make_key(question)
+        found = self._get(key) if self._cache.may_block else None
+        go_on = partial(self._go_on, request, key, found, _now_ns() - start_ns)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(go_on)
 
     def _go_on(
         self,
         request: InferenceRequest,
-        key: bytes | None,
+        key: bytes,
         found: CachedResponse | None,
         lookup_ns: int,
-        *,
-        is_asked: bool = True,
     ) -> None:
         """Answer or queue a request that was waiting, unless it has been taken back."""
         if not self.forget(request):
             return
-        if not is_asked and key is not None:
-            found = self._cache.get(key)
+        if found is None and not self._cache.may_block:
+            found = self._get(key)
         if found is not None:
             self._hit(request, found, lookup_ns)
             return
         self._miss(request, key, lookup_ns)
         self._enqueue(request)
+
+    def _get(self, key: bytes) -> CachedResponse | None:
+        try:
+            return self._cache.get(key)
+        except Exception:  # it breaks its word; no request is to suffer from that
+            log.exception("response cache: a look-up failed")
+            return None
 
     def _hit(self, request: InferenceRequest, found: CachedResponse, lookup_ns: int) -> None:
         answers = self._answers
@@ -171,13 +170,12 @@ class CacheLookup:
         finally:
             self._is_answering = outer
 
-    def _miss(self, request: InferenceRequest, key: bytes | None, lookup_ns: int) -> None:
+    def _miss(self, request: InferenceRequest, key: bytes, lookup_ns: int) -> None:
         """Count it, and see that the answer is kept."""
-        if key is not None:
-            counts = self._answers.statistics.cache
-            assert counts is not None
-            counts.miss(lookup_ns, _now_ns())
-            request.respond = partial(self._keep, key, request.respond)
+        counts = self._answers.statistics.cache
+        assert counts is not None
+        counts.miss(lookup_ns, _now_ns())
+        request.respond = partial(self._keep, key, request.respond)
 
     def _keep(
         self, key: bytes, respond: Respond, request: InferenceRequest, response: InferenceResponse
@@ -201,7 +199,9 @@ class CacheLookup:
             self._num_late += 1
             self._executor.submit(self._cache.put, key, kept).add_done_callback(self._note_put)
 
-    def _note_put(self, _done: Future[None]) -> None:
+    def _note_put(self, done: Future[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.error("response cache: a response was not kept", exc_info=error)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._forget_put)
 

@@ -9,29 +9,31 @@ An ensemble answers by the models that it consists of, too: its token is made of
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-import orjson
-
 from bireme.config import to_json
-from bireme.engine.dependencies import Dependency, dependencies_of
+from bireme.engine.dependencies import Dependency
 from bireme.engine.response_cache.registry import open_cache
 from bireme.repository import version_of_path
 
 if TYPE_CHECKING:
+    from bireme.engine.answers import Answers
+    from bireme.engine.load_plan import LoadPlan
     from bireme.engine.model import Model
-    from bireme.engine.model_state import LoadSource
     from bireme.engine.options import ServerOptions
     from bireme.engine.response_cache.interface import ResponseCache
+    from bireme.engine.response_cache.lookup import CacheLookup
     from bireme.telemetry import ServerMetrics
+    from bireme.types import InferenceRequest
 
 log = logging.getLogger("bireme.engine")
 
@@ -61,35 +63,58 @@ class ModelCaches:
     def __init__(self, cache: ResponseCache, *, clients_have_memory: bool = False) -> None:
         """Take over ``cache``: `close` closes it. ``clients_have_memory``: requests may have inputs in it."""
         self.cache = cache
-        self.executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="bireme-cache")
-        self.clients_have_memory = clients_have_memory
+        self._executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="bireme-cache")
+        self._clients_have_memory = clients_have_memory
         self._loads = itertools.count(1)
         self._tokens: WeakKeyDictionary[Model, bytes] = WeakKeyDictionary()
         self._needs: WeakKeyDictionary[Model, tuple[Dependency, ...]] = WeakKeyDictionary()
 
-    def attach(self, model: Model, source: LoadSource, find: Find) -> None:
+    def attach(self, model: Model, plan: LoadPlan, find: Find) -> None:
         """Let ``model``, which is new, use the cache if its config says so. ``find`` returns the version that serves."""
-        self._tokens[model] = own = self._make_token(model, source)
-        if needs := dependencies_of(model.config):
+        self._tokens[model] = own = self._make_token(model, plan)
+        if needs := plan.dependencies:
             self._needs[model] = needs
         if uses_cache(model):
             token = partial(self._token_now, model, find) if needs else lambda: own
             model.use_cache(self, token)
 
-    def _make_token(self, model: Model, source: LoadSource) -> bytes:
-        name = f"{model.name}/{model.version}/"
+    def make_lookup(
+        self,
+        answers: Answers,
+        enqueue: Callable[[InferenceRequest], None],
+        outputs: Iterable[str],
+        token: Callable[[], bytes | None],
+    ) -> CacheLookup:
+        """Return the look-up of one model; see there."""
+        # Imported here: what makes keys takes time to import, and most servers have no cache.
+        from bireme.engine.response_cache.lookup import CacheLookup
+
+        return CacheLookup(
+            self.cache,
+            answers,
+            enqueue,
+            outputs=outputs,
+            token=token,
+            loop=asyncio.get_running_loop(),
+            executor=self._executor,
+            clients_have_memory=self._clients_have_memory,
+        )
+
+    def _make_token(self, model: Model, plan: LoadPlan) -> bytes:
+        name = f"{plan.name}/{model.version}/"
         if not self.cache.is_shared:
             return f"{name}{next(self._loads)}".encode()
-        if source.fingerprint is None:  # its files came with the call that loaded it
-            return name.encode() + secrets.token_hex(16).encode()
+        fingerprint = plan.source.fingerprint
+        if fingerprint is None:  # its files came with the call that loaded it
+            return f"{name}{secrets.token_hex(16)}".encode()
         files = {
             path: mark
-            for path, mark in source.fingerprint.files.items()
+            for path, mark in fingerprint.files.items()
             if version_of_path(path) in (None, model.version)
         }
         config = {**to_json(model.config), "version_policy": None}
-        text = orjson.dumps((config, files), option=orjson.OPT_SORT_KEYS)
-        return name.encode() + sha256(text, usedforsecurity=False).hexdigest().encode()
+        text = repr((config, sorted(files.items())))
+        return f"{name}{sha256(text.encode()).hexdigest()}".encode()
 
     def _token_now(self, model: Model, find: Find) -> bytes | None:
         """Return what stands for an ensemble and all that it consists of now; None: something of it does not serve."""
@@ -104,14 +129,14 @@ class ModelCaches:
 
     def close(self) -> None:
         """Let go of everything; the models are closed. Blocking, for a moment."""
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(wait=False, cancel_futures=True)
         self.cache.close()
 
 
-def attach_cache(caches: ModelCaches | None, model: Model, source: LoadSource, find: Find) -> None:
+def attach_cache(caches: ModelCaches | None, model: Model, plan: LoadPlan, find: Find) -> None:
     """As `ModelCaches.attach`; without caches, warn if ``model`` asks for one."""
     if caches is not None:
-        caches.attach(model, source, find)
+        caches.attach(model, plan, find)
     elif uses_cache(model):
         log.warning(
             "model '%s' has 'response_cache' enabled, but this server has no cache (--cache-config): every request runs "

@@ -62,6 +62,7 @@ _KNOWN: Final = (
 class RedisCache:
     """A cache in a Redis. Any thread; calls block up to the time-outs."""
 
+    may_block = True
     is_shared = True
 
     def __init__(self, client: redis.Redis, *, place: str, prefix: str = "bireme:", ttl_s: int = 0) -> None:
@@ -112,9 +113,9 @@ class RedisCache:
         return cls(client, place=f"{host}:{port}", prefix=prefix, ttl_s=_number(settings, "ttl", 0))
 
     @property
-    def may_block(self) -> bool:
-        """False while it is left alone after a failure: then every answer comes at once."""
-        return _now_ns() >= self._away_until_ns
+    def is_away(self) -> bool:
+        """Whether it is left alone, after a failure."""
+        return _now_ns() < self._away_until_ns
 
     def get(self, key: bytes) -> CachedResponse | None:
         """Return what is there under ``key``; None also if that cannot be found out or read."""
@@ -136,7 +137,7 @@ class RedisCache:
 
     def put(self, key: bytes, response: CachedResponse) -> None:
         """Write ``response``, if that is possible now."""
-        if not self.may_block:
+        if self.is_away:
             return
         start_ns = _now_ns()
         is_too_large = response.nbytes > _MAX_NBYTES
@@ -155,7 +156,7 @@ class RedisCache:
 
     def _call(self, command: Callable[..., object], *arguments: object, **options: object) -> object:
         """Return what Redis answers, or None: it is left alone, or it failed."""
-        if not self.may_block:
+        if self.is_away:
             return None
         try:
             answer = command(*arguments, **options)
@@ -173,7 +174,7 @@ class RedisCache:
     def _leave_alone(self, error: Exception) -> None:
         with self._lock:
             self._num_errors += 1
-            if not self.may_block:
+            if self.is_away:
                 return  # another thread was faster
             is_new = self._pause_s == 0
             self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S) if self._pause_s else _FIRST_PAUSE_S
