@@ -167,6 +167,7 @@ def test_a_failed_load_answers_all_with_its_reason_and_is_tried_again_after_a_pa
             w.server.is_model_ready("a")
 
         w.pass_time(1)
+        assert w.server.is_model_ready("a")  # a request would try again
         w.send("a")
         await until(lambda: len(w.answers) == 3)
         with pytest.raises(Unavailable, match=r"the next try is in 2\.0 s"):
@@ -379,3 +380,35 @@ def test_the_clock_is_looked_at_every_second(root, monkeypatch):
         await until(lambda: w.ready() == [])
 
     run(scenario, root, idle_secs=50)
+
+
+def test_a_load_by_others_ends_the_pause(root):
+    async def scenario(w):
+        w.backend.load_error = Unavailable("no memory")
+        w.send("a")
+        await until(lambda: w.answers)
+        w.backend.load_error = None
+        await w.server.load_model("a")
+        await w.demand.sweep()
+        await w.server.unload_model("a")
+        await w.use("a")
+        assert w.ready() == ["a"]
+
+    run(scenario, root)
+
+
+def test_a_model_that_nothing_makes_room_for_is_loaded_all_the_same(root, caplog):
+    async def scenario(w):
+        await w.use("a")
+        w.backend.gate.clear()
+        w.send("a")
+        await until(lambda: w.backend.num_executing)
+        w.send("b")
+        await until(lambda: w.ready() == ["a", "b"])
+        assert "'b' is loaded in spite of the greatest number of models" in caplog.text
+        w.backend.gate.set()
+        await until(lambda: len(w.answers) == 2)
+        await w.demand.sweep()
+        assert w.ready() == ["b"]
+
+    run(scenario, root, max_models=1)

@@ -29,6 +29,11 @@ from bireme.types import InvalidArgument
         ({"model_load_thread_count": 0}, "model_load_thread_count is 0, expected 1 or more"),
         ({"model_load_retry_count": -1}, "model_load_retry_count is -1"),
         ({"exit_timeout_secs": -0.1}, "exit_timeout_secs is -0.1"),
+        ({"rate_limit": "on"}, "rate_limit is 'on', expected one of off, execution_count"),
+        (
+            {"model_namespacing": True, "model_control_mode": "ondemand"},
+            "model_namespacing cannot be combined with model_control_mode 'ondemand'",
+        ),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(settings, message):
@@ -43,6 +48,8 @@ def test_a_wrong_setting_is_refused_by_name(settings, message):
         {"model_control_mode": "poll", "repository_poll_secs": 0},
         {"model_control_mode": "explicit", "load_model": ("*",)},
         {"model_control_mode": "explicit", "load_model": ("a", "b")},
+        {"model_control_mode": "ondemand", "load_model": ("a",)},
+        {"rate_limit": "execution_count", "rate_limit_resource": (("r", 1, None),)},
         {"model_config_name": "fast"},
     ],
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bireme import Server
+from bireme.backends.python.pb_utils.errors import ErrorCode, error_from_code
 from bireme.engine.request_deadlines import (
     DEADLINE_PARAMETER,
     RequestDeadlines,
@@ -273,3 +274,33 @@ def test_one_alarm_serves_all_requests_in_the_order_of_their_deadlines():
 def test_the_protocols_say_deadline_exceeded():
     assert grpc_status_of(DeadlineExceeded("")) is Status.DEADLINE_EXCEEDED
     assert http_status_of(DeadlineExceeded("")) == 503
+
+
+@pytest.mark.parametrize("whose", ["own", "parameter", "caller", "model"])
+def test_a_call_with_a_deadline_does_not_go_past_the_queue(tmp_path, whose):
+    add_fake_model(tmp_path, "m", extra=DEFAULT.replace("3000", "9000000") if whose == "model" else "")
+
+    async def scenario(server):
+        request = InferenceRequest("m", {"X": Tensor.from_numpy("X", X["X"])}, lambda *_: None)
+        caller = make_request()
+        request.parent = Execution([caller], 1, "single")
+        calls = server.model("m").direct_calls
+        if whose == "own":
+            request.deadline_ns = 10**18
+        elif whose == "parameter":
+            request.parameters = dict(SOON)
+        elif whose == "caller":
+            caller.deadline_ns = 10**18
+        assert calls.call(request) is None
+        if whose != "model":
+            request.deadline_ns = caller.deadline_ns = 0
+            request.parameters = None
+            assert calls.call(request).error is None
+
+    run(scenario, tmp_path, FakeBackend())
+
+
+def test_models_know_of_no_such_error_code():
+    error = error_from_code(DeadlineExceeded.code, "late")
+
+    assert error.code() is ErrorCode.UNAVAILABLE

@@ -268,28 +268,41 @@ class Model:
 
     def cancel(self, request: InferenceRequest) -> None:
         """Take ``request`` back: one that waits is answered `Cancelled` at once, one that runs is flagged."""
-        if not request.cancelled:
+        if request.cancelled:
+            return
+        if self._withdraw(request):
             error = Cancelled(f"{request.id_prefix}the request was cancelled while it was queued")
-            self._take_back(request, error)
+            self._answers.refuse(request, error)
+        else:
+            self._give_up(request)
 
-    def _take_back(self, request: InferenceRequest, error: BiremeError) -> None:
+    def _withdraw(self, request: InferenceRequest) -> bool:
+        """Mark ``request`` as cancelled, and take it out of what waits; whether it was there."""
         request.cancelled = True
         if self._scheduler.cancel(request) or (self._cache is not None and self._cache.forget(request)):
-            self._answers.refuse(request, error)
             if self._scheduler.num_waiting:
                 self._dispatch_soon()  # without it, the rest may be a batch that need not wait longer
-            return
+            return True
+        return False
+
+    def _give_up(self, request: InferenceRequest) -> None:
+        """Tell whoever runs ``request`` that nobody waits for it."""
         self._answers.num_given_up += 1
         if request.instance is not None:
             request.instance.cancel(request)
 
     def _expire(self, request: InferenceRequest) -> None:
         """Answer ``request``, whose deadline has passed, and take it back. Code that has it may go on for a while."""
-        where = "while it was queued" if request.execution is None else "while it ran"
+        was_given_up = request.cancelled
+        was_waiting = not was_given_up and self._withdraw(request)
+        where = "while it was queued" if was_waiting else "while it ran"
         error = DeadlineExceeded(f"{request.id_prefix}the request's deadline has passed {where}")
         self._answers.answer_early(request, error)
-        if not request.cancelled:
-            self._take_back(request, error)
+        if was_waiting:
+            self._answers.refuse(request, error)
+            return
+        if not was_given_up:
+            self._give_up(request)
         self.resume(request)
 
     def hold(self, request: InferenceRequest) -> None:

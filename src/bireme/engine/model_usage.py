@@ -82,8 +82,8 @@ def is_in_use(model: Model) -> bool:
 
 
 def measure(version_dirs: Iterable[Path], pids: Iterable[int]) -> int:
-    """Return the size of a model's files and of its processes. Blocking."""
-    return size_of_files(version_dirs) + memory_of_processes(pids)
+    """Return what a model's processes take, which hold its weights; else the size of its files. Blocking."""
+    return memory_of_processes(pids) or size_of_files(version_dirs)
 
 
 def size_of_files(version_dirs: Iterable[Path]) -> int:

@@ -22,6 +22,7 @@ from bireme.engine.model_state import UNLOADED, ModelRecord, VersionState
 from bireme.engine.model_usage import ModelUsage, is_in_use, measure, pids_of, size_of_files
 from bireme.engine.request_deadlines import RequestDeadlines
 from bireme.repository import parse_config
+from bireme.telemetry import spans
 from bireme.types import (
     BiremeError,
     Cancelled,
@@ -44,6 +45,8 @@ NOT_LOADED: Final = "not loaded yet"
 IDLE: Final = "idle"
 BUDGET: Final = "memory budget"
 COUNT: Final = "too many models"
+_EXCESS: Final = {BUDGET: "the memory budget", COUNT: "the greatest number of models"}
+_STOPPING: Final = "Server is stopping"
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
@@ -151,6 +154,8 @@ class OnDemand:
         await asyncio.wait([pending.task], timeout=max(0.0, (until_ns - now_ns) / 1e9))
         if not pending.task.done():
             raise self._too_late(name, request)
+        if pending.task.cancelled():
+            raise Unavailable(_STOPPING)
         if (error := pending.task.exception()) is not None:
             raise error
 
@@ -180,6 +185,13 @@ class OnDemand:
             return
         self._deadlines.discard(request)
         request.owner = None
+        if request.parent is not None:
+            spans.refuse_call(request, error)
+        else:
+            spans.refuse_request(request, error)
+        self._answer(request, error)
+
+    def _answer(self, request: InferenceRequest, error: BiremeError) -> None:
         response = InferenceResponse(request.model_name, request.model_version, request.id, error=error)
         try:
             request.respond(request, response)
@@ -247,7 +259,7 @@ class OnDemand:
         """Give the requests that waited to the model, in order; or answer them with why it is not there."""
         self._pending.pop(pending.name, None)
         task = pending.task
-        failed = Unavailable("Server is stopping") if task.cancelled() else task.exception()
+        failed = Unavailable(_STOPPING) if task.cancelled() else task.exception()
         if failed is not None and not isinstance(failed, BiremeError):
             log.error("failed to load model '%s'", pending.name, exc_info=failed)
             failed = Unavailable(f"model '{pending.name}' failed to load; the server's log has the details")
@@ -261,8 +273,7 @@ class OnDemand:
             try:
                 submit(request)
             except BiremeError as error:
-                pending.requests[request] = submit
-                self.refuse(pending, request, error)
+                self._answer(request, error)
 
     # What is said of models that are not loaded.
 
@@ -270,12 +281,12 @@ class OnDemand:
         """Whether the first request for a model would find it in a repository. A short blocking call.
 
         Raises:
-            Unavailable: its last load failed.
+            Unavailable: its last load failed, and the next request would not try again.
         """
         if not self.wants(name) or name not in self._lifecycle.catalogue.list_names():
             return False
         failure = self._failures.get(name)
-        if failure is not None:
+        if failure is not None and failure.retry_ns > self._now_ns():
             raise Unavailable(f"model '{name}' failed to load: {failure.error.message}")
         return True
 
@@ -296,14 +307,16 @@ class OnDemand:
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
 
     async def stop(self) -> None:
-        """Load nothing more, and let go of what waits."""
+        """Load nothing more, and answer what waits. The lifecycle ends the loads themselves."""
         self._is_closing = True
+        tasks = [pending.task for pending in self._pending.values()]
         if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait([self._sweeping])
-        for pending in list(self._pending.values()):
-            for request in list(pending.requests):
-                self.refuse(pending, request, Unavailable("Server is stopping"))
+            tasks.append(self._sweeping)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await asyncio.sleep(0)  # what waits is answered when its load has ended
         self._deadlines.close()
 
     async def _sweep(self) -> None:
@@ -330,6 +343,7 @@ class OnDemand:
         records = self._records()
         now_ns = self._now_ns()
         for record in records:
+            self._failures.pop(record.name, None)  # somebody else may have loaded it
             self._usage.observe(record.name, record.ready_versions.values(), now_ns)
         self._usage.keep({record.name for record in records})
         if self._options.memory_budget:
@@ -338,7 +352,7 @@ class OnDemand:
             self._metrics.show_memory(self._usage.total_nbytes)
 
     async def _measure(self, record: ModelRecord) -> None:
-        """See how large a model is: its files, which are read once, and its processes, which may grow."""
+        """See how large a model is: its processes, which may grow; without any its files, which are looked at once."""
         models = record.ready_versions
         if record.source is None or not models:
             return
@@ -373,7 +387,10 @@ class OnDemand:
         while reason := self._excess():
             victim = next((usage.name for usage in self._usage if self._may_go(usage.name)), None)
             if victim is None:
-                log.warning("%s: nothing can be unloaded now, as all models are in use", reason)
+                if name:
+                    log.warning(
+                        "'%s' is loaded in spite of %s: all other models are in use", name, _EXCESS[reason]
+                    )
                 return
             await self._unload(victim, reason)
 

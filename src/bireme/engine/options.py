@@ -119,6 +119,8 @@ class ServerOptions:
             raise InvalidArgument(
                 "Wildcard model name '*' must be the ONLY startup model if specified at all."
             )
+        if self.model_namespacing and self.model_control_mode == ModelControlMode.ONDEMAND:
+            raise InvalidArgument("model_namespacing cannot be combined with model_control_mode 'ondemand'")
         if any(character.isspace() or character in "/\\" for character in self.model_config_name):
             raise InvalidArgument(
                 f"model_config_name is {self.model_config_name!r}: it must not contain spaces or path separators"
