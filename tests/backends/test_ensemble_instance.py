@@ -3,11 +3,12 @@
 import asyncio
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bireme.backends.ensemble import instance, limits
+from bireme.backends.ensemble import direct_runs, instance, limits
 from bireme.backends.ensemble.backend import EnsembleBackend
 from bireme.backends.ensemble.instance import EnsembleInstance
 from bireme.backends.interface import ModelContext, Placement, RequestInstance
@@ -460,6 +461,60 @@ async def test_limit_holds_only_what_leads_to_the_step(loop):
     assert not bench.host.held
 
 
+def beside(*names):
+    """Each response of STREAM waits for what the other models, one behind the other, make of the input."""
+    tensors = ["X", *(f"t{index}" for index in range(len(names)))]
+    side = [
+        step(member(name), f"X={tensors[index]}", f"Y={tensors[index + 1]}")
+        for index, name in enumerate(names)
+    ]
+    steps = [step(STREAM, "X=X", "Y=s"), *side, step(JOIN, f"L=s R={tensors[-1]}", "Y=Y")]
+    return ensemble(steps, limit=2)
+
+
+@on_loop
+async def test_limit_holds_a_producer_whose_responses_wait_for_another_step(loop):
+    bench = Bench(beside("A"), STREAM, A, JOIN, loop=loop)
+    bench.ask()
+    bench.host.answer("STREAM", Y=[0], final=False)
+    assert not bench.host.held
+    bench.host.answer("STREAM", Y=[1], final=False)
+    assert [request.model_name for request in bench.host.held] == ["STREAM"]
+
+    bench.host.answer("A", Y=[5])
+    assert not bench.host.held
+    for _ in range(2):
+        bench.host.answer("JOIN", Y=[1])
+    bench.host.answer("STREAM", flag_only=True)
+    assert len(bench.sink.responses) == 3
+    assert len(bench.sink.finished) == 1
+
+
+@on_loop
+async def test_producer_is_not_held_for_a_step_that_needs_its_model(loop):
+    """The other step may wait for the very instance."""
+    config = beside("STREAM_TOO")
+    other = ensemble([step(STREAM, "X=X", "Y=Y")])
+    bench = Bench(config, STREAM, replace(other, name="STREAM_TOO"), JOIN, loop=loop)
+    bench.ask()
+    for value in range(3):
+        bench.host.answer("STREAM", Y=[value], final=False)
+    assert not bench.host.held
+
+
+@on_loop
+async def test_failure_ends_the_hold_of_a_producer_whose_responses_wait(loop):
+    bench = Bench(beside("A"), STREAM, A, JOIN, loop=loop)
+    bench.ask()
+    for value in range(2):
+        bench.host.answer("STREAM", Y=[value], final=False)
+    bench.host.answer("A", error=BackendFailed("broken"))
+    bench.host.answer("STREAM", error=Cancelled("taken back"))
+    assert not bench.host.held
+    (error,) = bench.sink.errors
+    assert "broken" in error.message
+
+
 @on_loop
 async def test_limit_is_one_for_all_requests(loop):
     bench = Bench(chain(limit=1), A, B, loop=loop)
@@ -666,6 +721,21 @@ async def test_error_on_the_thread(loop):
 
 
 @on_loop
+async def test_close_does_not_wait_for_a_thread_that_is_stuck_in_a_step(loop):
+    bench = Bench(chain(), A, B, loop=loop)
+    is_free = threading.Event()
+    bench.host.direct = {"A": lambda _: is_free.wait(20) and [tensor("Y", 1)]}
+    bench.ask()
+    bench.instance.kill()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(direct_runs, "_STUCK_S", 0.01)
+        bench.instance.close()
+    is_free.set()
+
+    assert isinstance(bench.sink.errors[0], Unavailable)
+
+
+@on_loop
 async def test_cancel_stops_the_thread_before_its_next_step(loop):
     bench = Bench(chain(), A, B, loop=loop)
     seen = []
@@ -682,6 +752,36 @@ async def test_cancel_stops_the_thread_before_its_next_step(loop):
     bench.instance.close()
 
     assert isinstance(bench.sink.errors[0], Cancelled)
+    assert not seen
+
+
+@on_loop
+async def test_cancel_reaches_the_step_that_an_ensemble_called_as_a_step_is_at(loop):
+    inner, outer = Bench(chain(), A, B, loop=loop), Bench(chain(), A, B, loop=loop)
+    seen = []
+
+    def call_inner(request):
+        request.instance = inner.instance
+        execution = Execution([request], 1, "single")
+        execution.compute_start_ns = time.monotonic_ns()
+        return inner.instance.call(execution).outputs
+
+    def cancel_meanwhile(request):
+        loop.call_soon_threadsafe(lambda: outer.instance.cancel(asked))
+        deadline_s = time.monotonic() + 10
+        while not request.cancelled:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.001)
+        return [tensor("Y", 1)]
+
+    inner.host.direct = {"A": cancel_meanwhile, "B": seen.append}
+    outer.host.direct = {"A": call_inner, "B": seen.append}
+    asked = outer.ask()
+    await answered(outer)
+    for bench in (outer, inner):
+        bench.instance.close()
+
+    assert isinstance(outer.sink.errors[0], Cancelled)
     assert not seen
 
 

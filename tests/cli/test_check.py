@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -249,6 +250,18 @@ def test_ensembles_are_compared_with_what_they_consist_of(tmp_path):
         assert len(found[name].faults) == 1, found[name].faults
         assert fault in found[name].faults[0]
         assert found[name].faults[0].startswith(str(tmp_path / name / "config.pbtxt"))
+
+
+def test_ensembles_in_ensembles_are_checked_however_many(tmp_path):
+    add_model(tmp_path, "m", save_plus_one)
+    names = ["m", *(f"e{index}" for index in range(150))]
+    for below, name in pairwise(names):
+        add_ensemble(tmp_path, name, below)
+    found = check(tmp_path)
+
+    assert not found["e60"].faults
+    assert "more than 64 levels" in str(found["e64"].faults)
+    assert "'e148' would not load" in str(found["e149"].faults)
 
 
 def test_without_opening_models_an_ensemble_is_compared_with_complete_configs_only(tmp_path):

@@ -10,15 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bireme.backends.interface import ModelContext
+from bireme.backends.interface import ModelContext, Placement
 from bireme.config import ModelConfig
 from bireme.config.model_config import ModelDynamicBatching, ModelInput, ModelInstanceGroup, ModelOutput
 from bireme.engine.loading import load_version
 from bireme.engine.model import Model
 from bireme.engine.timer import DeadlineTimer
 from bireme.telemetry import ModelStatistics
-from bireme.testing import FakeBackend, FakeRequestBackend
-from bireme.types import BackendFailed, InferenceRequest, InvalidArgument, Tensor
+from bireme.testing import FakeBackend, FakeRequestBackend, FakeRequestInstance, FakeRequestModel
+from bireme.types import (
+    BackendFailed,
+    Execution,
+    InferenceRequest,
+    InferenceResponse,
+    InvalidArgument,
+    Tensor,
+)
 from model_dirs import until
 
 
@@ -150,3 +157,44 @@ def test_batching_models_and_processes_are_never_called_directly():
 
     run(scenario, max_batch_size=2, dynamic_batching=ModelDynamicBatching())
     run(scenario, FakeRequestBackend())  # type: ignore[arg-type]
+
+
+class SharedModel(FakeRequestModel):
+    """Its instance is as an ensemble's."""
+
+    def create_instance(self, placement: Placement) -> FakeRequestInstance:
+        instance = super().create_instance(placement)
+        instance.can_be_called = True
+        return instance
+
+
+class SharedBackend(FakeRequestBackend):
+    def load(self, ctx: ModelContext) -> SharedModel:
+        return SharedModel(self, ctx)
+
+
+def test_an_ensemble_takes_any_number_of_direct_calls_and_stays_free_meanwhile():
+    """A call from a step of one of them would otherwise wait for that one to end, which waits for the step."""
+
+    async def scenario(model: Model, backend: FakeRequestBackend) -> None:
+        both = threading.Barrier(3)
+        (instance,) = backend.instances
+
+        def call(execution: Execution) -> InferenceResponse:
+            both.wait(10)
+            both.wait(10)
+            execution.compute_input_end_ns = execution.compute_output_start_ns = execution.compute_start_ns
+            execution.compute_end_ns = execution.compute_start_ns
+            return InferenceResponse("m", 1, "")
+
+        instance.call = call
+        calls = asyncio.gather(*(asyncio.to_thread(model.direct_calls.call, request()) for _ in range(2)))
+        await asyncio.to_thread(both.wait, 10)
+        assert len(model.pool.executions) == 2
+        assert len(model.pool.free) == 1
+        await asyncio.to_thread(both.wait, 10)
+
+        assert [response.error for response in await calls] == [None, None]
+        assert len(model.pool.free) == 1
+
+    run(scenario, SharedBackend(max_concurrent=1000))

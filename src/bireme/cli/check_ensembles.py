@@ -52,7 +52,21 @@ class _Ensembles(LoneHost):
                 self._waiting.add(name)
 
     def check(self, name: str) -> None:
-        """Check an ensemble, once."""
+        """Check an ensemble, once, and before it those that it consists of."""
+        todo, opened = [name], set()
+        while todo:
+            opened.add(todo[-1])
+            members = [
+                each
+                for each in self._graph.members_of(todo[-1])
+                if each in self._waiting and each not in opened
+            ]
+            if members:
+                todo += members
+            else:
+                self._check_one(todo.pop())
+
+    def _check_one(self, name: str) -> None:
         if name not in self._waiting:
             return
         self._waiting.discard(name)

@@ -65,11 +65,21 @@ class DependencyGraph:
 
         Those of a cycle come last, together with all who need them.
         """
-        waiting = self._all_above(name)
-        while waiting:
-            level = [user for user in waiting if waiting.isdisjoint(self.members_of(user))]
-            yield sorted(level or waiting)
-            waiting.difference_update(level or list(waiting))
+        above = self._all_above(name)
+        missing = {user: sum(member in above for member in self.members_of(user)) for user in above}
+        level = [user for user in above if not missing[user]]
+        while level:
+            yield sorted(level)
+            users = [user for done in level for user in self._users.get(done, ()) if user in missing]
+            for done in level:
+                del missing[done]
+            level = []
+            for user in users:
+                missing[user] -= 1
+                if not missing[user]:
+                    level.append(user)
+        if missing:
+            yield sorted(missing)
 
     def find_cycle(self, name: str, members: Iterable[str]) -> list[str] | None:
         """Return a shortest way from ``name`` by one of ``members`` back to itself, both ends included; None: there is none."""

@@ -30,12 +30,15 @@ _now_ns = time.monotonic_ns
 class DirectCalls:
     """The direct calls to one model version."""
 
-    __slots__ = ("_done", "_is_settling", "_model")
+    __slots__ = ("_done", "_is_settling", "_model", "_shared")
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._done: deque[tuple[InferenceRequest, Execution, InferenceResponse]] = deque()
         self._is_settling = False
+        slot = model.pool.slots[0]
+        self._shared = slot if slot.capacity > 1 else None
+        """The slot of an ensemble: it takes any number of requests at a time, and is free for the others meanwhile."""
 
     def call(self, request: InferenceRequest) -> InferenceResponse | None:
         """Run ``request`` on this thread and return its response; None: it has to go through the queue.
@@ -47,9 +50,8 @@ class DirectCalls:
         pool = model.pool
         if not model.is_free_for_calls(request):
             return None
-        try:
-            slot = pool.free.pop()
-        except IndexError:
+        slot = self._shared or pool.reserve()
+        if slot is None:
             return None
         execution = Execution([request], 1, "single")
         slot.active.add(execution)
@@ -73,9 +75,9 @@ class DirectCalls:
         finally:
             if caller is not None and caller.calls:
                 caller.calls.discard(request)
-            execution.holder = None
+            execution.holder = request.instance = None
             slot.active.discard(execution)
-            if slot.unavailable is None:
+            if slot is not self._shared and slot.unavailable is None:
                 pool.free.append(slot)
             if model.has_waiting:  # what came meanwhile found no free instance
                 model.wake()
@@ -91,6 +93,7 @@ class DirectCalls:
 
     def _run(self, slot: Slot, execution: Execution, request: InferenceRequest) -> InferenceResponse:
         if isinstance(slot, RequestSlot):
+            request.instance = slot.requests  # for a caller that gives up meanwhile
             return slot.requests.call(execution)
         assert isinstance(slot, TensorSlot)
         model = self._model

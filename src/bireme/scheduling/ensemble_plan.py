@@ -147,30 +147,28 @@ class Selection:
         self.sink_needs = frozenset(output.slot for output in outputs)
         self.sink_scope = plan.deepest({plan.scope_of_slot[slot] for slot in self.sink_needs})
         steps = _needed_steps(plan, self.sink_needs)
-        self.steps_of_scope: list[tuple[Step, ...]] = [
-            tuple(step for step in steps if step.scope == scope) for scope in range(len(plan.parent_scopes))
-        ]
-        needs = {step.index: (step.scope, step.needs) for step in steps}
-        needs[SINK] = self.sink_scope, self.sink_needs
-        self.waiters: list[tuple[int, ...]] = [
-            tuple(index for index, (scope, slots) in needs.items() if slot in slots and scope == its_scope)
-            for slot, its_scope in enumerate(plan.scope_of_slot)
-        ]
+        self.steps_of_scope: list[list[Step]] = [[] for _ in plan.parent_scopes]
+        self.waiters: list[list[int]] = [[] for _ in range(plan.num_slots)]
         """By slot, the steps of its own scope that wait for it, by index."""
-        self.missing = {index: len(slots) for index, (scope, slots) in needs.items() if scope == 0}
+        self.missing: dict[int, int] = {}
         """For each step of the request's own scope, how many slots it waits for."""
-        self.num_reads = self._count_reads(plan, steps)
+        self.num_reads = [0] * plan.num_slots
         """How often each slot is read before it can be let go; 0: it lives as long as its scope."""
-
-    def _count_reads(self, plan: EnsemblePlan, steps: Iterable[Step]) -> list[int]:
-        counts = [0] * plan.num_slots
-        for slot, scope in enumerate(plan.scope_of_slot):
-            readers = [step.scope for step in steps if slot in step.needs]
-            if slot in self.sink_needs:
-                readers.append(self.sink_scope)
-            if all(reader == scope for reader in readers):
-                counts[slot] = len(readers)
-        return counts
+        outlive: set[int] = set()
+        for step in steps:
+            self.steps_of_scope[step.scope].append(step)
+        needs = [(step.index, step.scope, step.needs) for step in steps]
+        for index, scope, slots in (*needs, (SINK, self.sink_scope, self.sink_needs)):
+            if scope == 0:
+                self.missing[index] = len(slots)
+            for slot in slots:
+                if plan.scope_of_slot[slot] == scope:
+                    self.waiters[slot].append(index)
+                    self.num_reads[slot] += 1
+                else:
+                    outlive.add(slot)
+        for slot in outlive:
+            self.num_reads[slot] = 0
 
 
 class EnsemblePlan:

@@ -67,7 +67,7 @@ class Answer(NamedTuple):
 
 
 class _Frame:
-    __slots__ = ("missing", "num_reads", "parent", "scope", "sequences", "values", "waiting")
+    __slots__ = ("missing", "num_outside", "num_reads", "parent", "scope", "sequences", "values", "waiting")
 
     def __init__(self, parent: _Frame | None, scope: int) -> None:
         self.parent = parent
@@ -76,6 +76,8 @@ class _Frame:
         """By slot, of this scope only. A slot that nobody reads any more is emptied."""
         self.missing: dict[int, int] = {}
         """For each step of this scope, how many of its slots are not settled."""
+        self.num_outside = 0
+        """How many of these are of frames around this one."""
         self.num_reads: dict[int, int] = {}
         """How often a slot was read."""
         self.waiting: dict[int, list[tuple[_Frame, int]]] = {}
@@ -100,6 +102,7 @@ class EnsembleRun:
         "calls",
         "error",
         "num_answers",
+        "num_blocked",
         "num_in_flight",
     )
 
@@ -124,6 +127,8 @@ class EnsembleRun:
         self.num_in_flight = 0
         """Calls that came out of ``calls`` or are in it, and have not ended."""
         self.num_answers = 0
+        self.num_blocked: dict[int, int] = {}
+        """By scope, how many of its frames wait for a tensor of a frame around them."""
         self.error: BiremeError | None = None
         """The first failure."""
         frame = self._open_frame(None, 0)
@@ -184,6 +189,8 @@ class EnsembleRun:
             frame.missing[step.index] = self._wait(frame, step.index, step.needs)
         if scope == selection.sink_scope:
             frame.missing[SINK] = self._wait(frame, SINK, selection.sink_needs)
+        if frame.num_outside:
+            self.num_blocked[scope] = self.num_blocked.get(scope, 0) + 1
         return frame
 
     def _wait(self, frame: _Frame, waiter: int, needs: Iterable[int]) -> int:
@@ -199,6 +206,7 @@ class EnsembleRun:
                 num_missing += 1
             elif slot not in owner.values:
                 num_missing += 1
+                frame.num_outside += 1
                 owner.waiting.setdefault(slot, []).append((frame, waiter))
         return num_missing
 
@@ -223,6 +231,9 @@ class EnsembleRun:
                 if not missing[index]:
                     todo += self._go(where, index)
             for inner, index in where.waiting.pop(slot, ()) if where.waiting else ():
+                inner.num_outside -= 1
+                if not inner.num_outside:
+                    self.num_blocked[inner.scope] -= 1
                 inner.missing[index] -= 1
                 if not inner.missing[index]:
                     todo += self._go(inner, index)

@@ -214,12 +214,14 @@ def write_trace(root: Span) -> str:
     return orjson.dumps(to_json(root, root.start_ns)).decode()
 
 
-def to_json(span: Span, origin_ns: int) -> dict[str, Any]:
+def to_json(span: Span, origin_ns: int, room: list[int] | None = None) -> dict[str, Any]:
     """Return ``span`` and what it called as JSON values; times are microseconds since ``origin_ns``.
 
     What does not apply is left out: times that it did not come to, ``request_end`` of a call that nobody waited for,
-    ``calls`` where there are none.
+    ``calls`` where there are none. ``room``: how many spans may still be told. A call of a batch is told with each of its
+    requests, so that a few spans can be told very often.
     """
+    room = [MAX_SPANS - 1] if room is None else room
     found: dict[str, Any] = {"model": span.model}
     if span.version != -1:
         found["version"] = span.version
@@ -247,8 +249,11 @@ def to_json(span: Span, origin_ns: int) -> dict[str, Any]:
         found["responses"] = span.num_responses
     if span.error is not None:
         found["error"] = span.error
-    if span.num_dropped:
-        found["dropped_calls"] = span.num_dropped
-    if span.children:
-        found["calls"] = [to_json(child, origin_ns) for child in tuple(span.children)]
+    children = tuple(span.children)
+    told = children[: room[0]]
+    room[0] -= len(told)
+    if num_dropped := span.num_dropped + len(children) - len(told):
+        found["dropped_calls"] = num_dropped
+    if told:
+        found["calls"] = [to_json(child, origin_ns, room) for child in told]
     return found

@@ -7,7 +7,7 @@ import threading
 import time
 
 from bireme.scheduling.ensemble_plan import EnsemblePlan
-from bireme.scheduling.ensemble_run import EnsembleRun, SequenceFields
+from bireme.scheduling.ensemble_run import EnsembleRun, SequenceFields, StepCall
 from bireme.types import BiremeError, Execution, InferenceRequest, InferenceResponse
 
 _now_ns = time.monotonic_ns
@@ -24,6 +24,8 @@ class ActiveRun(EnsembleRun):
         "infer_ns",
         "input_ns",
         "is_answered",
+        "is_blocked",
+        "is_called",
         "is_closed",
         "is_driven",
         "num_waiting",
@@ -44,8 +46,10 @@ class ActiveRun(EnsembleRun):
         """Requests to steps that have not had their final response."""
         self.num_waiting = 0
         """Calls that wait for others of their step to end (``max_inflight_requests``)."""
-        self.waiting: dict[int, int] = {}
-        """How many of these by step."""
+        self.waiting: dict[int, set[StepCall]] = {}
+        """These, by step."""
+        self.is_blocked = False
+        """Whether too many responses of a step wait for tensors from elsewhere."""
         self.valve: asyncio.TimerHandle | None = None
         """Lets producers that are held go on after a while."""
         self.is_driven = False
@@ -56,8 +60,10 @@ class ActiveRun(EnsembleRun):
         """The step's request that the thread runs at this moment."""
         self.stop_error: BiremeError | None = None
         """Why the thread should make no further step."""
+        self.is_called = False
+        """Whether the caller waits for the response on a thread of its own."""
         self.done: threading.Event | None = None
-        """Set when ``response`` is there, for a caller that waits for it on a thread of its own."""
+        """Set when ``response`` is there, for a caller that does no more itself."""
         self.response: InferenceResponse | None = None
         self.is_answered = False
         """Whether the final response has been given."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bireme.backends.ensemble.instance import EnsembleInstance
+from bireme.backends.ensemble.nesting import check_nesting
 from bireme.backends.interface import Host, ModelContext, Placement
 from bireme.config import ModelConfig, find_member_faults
 from bireme.config.model_config import ModelTransactionPolicy
@@ -53,6 +54,7 @@ class EnsembleModel:
         faults = list(find_member_faults(config, members))
         if faults:
             raise InvalidArgument("; ".join(faults))
+        check_nesting(config, self._host)
         self._plan = EnsemblePlan(config, members)
         policy = config.model_transaction_policy or ModelTransactionPolicy()
         return replace(config, model_transaction_policy=replace(policy, decoupled=self._plan.is_decoupled))

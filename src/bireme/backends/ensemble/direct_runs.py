@@ -24,6 +24,8 @@ log = logging.getLogger("bireme.engine")
 
 _MOST_THREADS: Final = 4
 """Runs of one ensemble that are driven at a time; others go by the loop."""
+_STUCK_S: Final = 1.0
+"""How long a thread has to end."""
 
 
 class DirectRuns:
@@ -119,11 +121,11 @@ class DirectRuns:
         return True
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads. One that is stuck in a model's code is left alone with it."""
         for queue in self._queues:
             queue.put(None)
         for thread in self._threads:
-            thread.join()
+            thread.join(_STUCK_S)
 
 
 def _no_response(request: InferenceRequest, response: InferenceResponse) -> None:

@@ -83,28 +83,41 @@ class EnsembleInstance:
     def call(self, execution: Execution) -> InferenceResponse:
         """See `RequestInstance.call`. Where a step cannot be made on this thread, it waits for the loop to go on."""
         run = ActiveRun(self._plan, execution)
+        run.is_called = run.is_driven = True
+        self._runs[run.request] = run
+        if run.request.cancelled:  # before `cancel` could find it
+            run.stop_error = self._cancelled(run.request)
         self._direct.drive(run)
-        if not run.is_over:
-            run.done = threading.Event()
-            run.goes_by_loop = True
-            self._loop_calls.put(self._adopt, run)
-            while not run.done.wait(_LOOP_CHECK_S):
-                if self._loop_calls.loop.is_closed():
-                    run.fail(Unavailable(f"ensemble '{self._plan.name}' was ended before its steps"))
-                    break
+        if run.is_over:
+            self._runs.pop(run.request, None)
+        else:
+            self._let_loop_go_on(run)
         run.set_times()
         return run.response or self._only_response(run)
 
+    def _let_loop_go_on(self, run: ActiveRun) -> None:
+        """Wait until the loop has made the rest of ``run``."""
+        run.done = threading.Event()
+        run.goes_by_loop = True
+        self._loop_calls.put(self._adopt, run)
+        while not run.done.wait(_LOOP_CHECK_S):
+            if self._loop_calls.loop.is_closed():
+                run.fail(Unavailable(f"ensemble '{self._plan.name}' was ended before its steps"))
+                break
+
     def _adopt(self, run: ActiveRun) -> None:
-        self._runs[run.request] = run
-        self._advance(run)
+        run.is_driven = False
+        if run.is_closed:
+            assert run.done is not None
+            run.done.set()
+        self._take_back(run)
 
     def cancel(self, request: InferenceRequest) -> None:
         """See `RequestInstance.cancel`: steps that wait are taken back, those that run are told."""
         run = self._runs.get(request)
         if run is None:
             return
-        error = Cancelled(f"{request.id_prefix}in ensemble '{self._plan.name}', the request was cancelled")
+        error = self._cancelled(request)
         if not run.is_driven:
             self._fail(run, error)
             self._advance(run)
@@ -112,6 +125,11 @@ class EnsembleInstance:
         run.stop_error = error
         if (current := run.current) is not None:
             current.cancelled = True
+            if (instance := current.instance) is not None:
+                instance.cancel(current)
+
+    def _cancelled(self, request: InferenceRequest) -> Cancelled:
+        return Cancelled(f"{request.id_prefix}in ensemble '{self._plan.name}', the request was cancelled")
 
     def expect(self) -> None:
         """Nothing is to do: an ensemble does not sleep."""
@@ -236,6 +254,8 @@ class EnsembleInstance:
                 self._fail(run, name_error(self._plan, call.step, error))
             if run.error is not None:  # something behind this step is wrong
                 self._withdraw(run)
+            elif run.num_blocked and self._limits is not None:
+                self._limits.look(run)
         self._advance(run)
 
     def _end_call(self, run: ActiveRun, request: InferenceRequest, step: Step) -> None:
@@ -263,10 +283,10 @@ class EnsembleInstance:
         if run.is_answered:
             run.set_times()
         response = self._response(run, answer, final=run.is_answered)
-        if run.done is None:
-            self._sink.respond(run.request, response)
-        else:
+        if run.is_called:
             run.response = response
+        else:
+            self._sink.respond(run.request, response)
 
     def _response(self, run: ActiveRun, answer: Answer, *, final: bool) -> InferenceResponse:
         return InferenceResponse(
@@ -293,8 +313,9 @@ class EnsembleInstance:
         request = run.request
         self._runs.pop(request, None)
         run.set_times()
-        if run.done is not None:
-            run.done.set()
+        if run.is_called:
+            if run.done is not None:
+                run.done.set()
             return
         error = run.error
         if error is None and not run.is_answered:

@@ -7,10 +7,11 @@ between a fast step and a slow one.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import OrderedDict
 from typing import Final
 
 from bireme.backends.ensemble.active_run import ActiveRun
+from bireme.backends.ensemble.nesting import models_in
 from bireme.backends.interface import Host
 from bireme.scheduling.ensemble_plan import EnsemblePlan, Step
 from bireme.scheduling.ensemble_run import StepCall
@@ -30,9 +31,12 @@ class StepLimits:
         self._limit = plan.max_inflight_requests
         self._host = host
         self._num_active = [0] * len(plan.steps)
-        self._waiting: list[deque[StepCall]] = [deque() for _ in plan.steps]
+        self._waiting: list[OrderedDict[StepCall, None]] = [OrderedDict() for _ in plan.steps]
+        """By step, in order. What fails may take its calls out, which must not cost a look at all the others."""
         self._producers = _producers_to_hold(plan, host)
         """By step, the decoupled steps that are held when calls of it wait."""
+        self._unshared = _unshared(plan, host)
+        """The decoupled steps that are held when their responses wait for something else."""
 
     def enter(self, call: StepCall) -> bool:
         """Tell whether ``call`` may begin; else it waits, until `leave` returns it or `drop` drops it."""
@@ -42,9 +46,9 @@ class StepLimits:
             return True
         run = call.run
         assert isinstance(run, ActiveRun)
-        self._waiting[index].append(call)
+        self._waiting[index][call] = None
         run.num_waiting += 1
-        run.waiting[index] = run.waiting.get(index, 0) + 1
+        run.waiting.setdefault(index, set()).add(call)
         self._hold(run)
         return False
 
@@ -54,26 +58,41 @@ class StepLimits:
         if not waiting:
             self._num_active[step.index] -= 1
             return []
-        call = waiting.popleft()
+        call, _ = waiting.popitem(last=False)
         run = call.run
         assert isinstance(run, ActiveRun)
         run.num_waiting -= 1
-        run.waiting[step.index] -= 1
+        run.waiting[step.index].discard(call)
         if not run.waiting[step.index]:
             self._resume(run)
         return [call]
 
     def is_holding(self, run: ActiveRun, request: InferenceRequest) -> bool:
-        """Whether ``request``, to a decoupled step of ``run``, leads to a step whose calls wait."""
-        producer = request.context.step.index
-        return any(count and producer in self._producers[index] for index, count in run.waiting.items())
+        """Whether ``request``, to a decoupled step of ``run``, leads to a step whose calls wait, or would, for the limit."""
+        step = request.context.step
+        producer = step.index
+        if producer in self._unshared and run.num_blocked.get(step.out_scope, 0) >= self._limit:
+            return True
+        return any(calls and producer in self._producers[index] for index, calls in run.waiting.items())
+
+    def look(self, run: ActiveRun) -> None:
+        """Hold producers of which so many responses wait for a tensor from elsewhere, or let them go on."""
+        if any(count >= self._limit for count in run.num_blocked.values()):
+            run.is_blocked = True
+            self._hold(run)
+        elif run.is_blocked:
+            run.is_blocked = False
+            self._resume(run)
 
     def drop(self, run: ActiveRun) -> None:
         """``run`` has failed: what of it waits never begins."""
-        if not run.num_waiting:
+        if not run.num_waiting and not run.is_blocked:
             return
-        for index, waiting in enumerate(self._waiting):
-            self._waiting[index] = deque(call for call in waiting if call.run is not run)
+        run.is_blocked = False
+        run.num_blocked.clear()
+        for index, calls in run.waiting.items():
+            for call in calls:
+                del self._waiting[index][call]
         run.num_in_flight -= run.num_waiting
         run.num_waiting = 0
         run.waiting.clear()
@@ -100,7 +119,7 @@ class StepLimits:
             self._host.resume(request)
 
     def _resume(self, run: ActiveRun) -> None:
-        if run.valve is not None and not run.num_waiting:
+        if run.valve is not None and not run.num_waiting and not run.is_blocked:
             run.valve.cancel()
             run.valve = None
         for request in run.producers():
@@ -117,7 +136,7 @@ def _producers_to_hold(plan: EnsemblePlan, host: Host) -> list[set[int]]:
     None that comes later than the step: its calls could not end, for which the others wait. And none whose model a later
     step needs as well: that may need the very instance that is held.
     """
-    models = [_models_in(step.model_name, step.model_version, host) for step in plan.steps]
+    models = _models_of_steps(plan, host)
     producers: list[set[int]] = [set() for _ in plan.steps]
     for producer in plan.steps:
         if not producer.is_decoupled:
@@ -129,19 +148,26 @@ def _producers_to_hold(plan: EnsemblePlan, host: Host) -> list[set[int]]:
     return producers
 
 
+def _unshared(plan: EnsemblePlan, host: Host) -> set[int]:
+    """Return the decoupled steps whose models no other step needs: nothing waits for the instance that is held."""
+    models = _models_of_steps(plan, host)
+    return {
+        step.index
+        for step in plan.steps
+        if step.is_decoupled
+        and all(
+            models[step.index].isdisjoint(models[other.index]) for other in plan.steps if other is not step
+        )
+    }
+
+
+def _models_of_steps(plan: EnsemblePlan, host: Host) -> list[set[str]]:
+    return [models_in(step.model_name, step.model_version, host) for step in plan.steps]
+
+
 def _scopes_around(plan: EnsemblePlan, scope: int) -> set[int]:
     found: set[int] = set()
     while scope >= 0:
         found.add(scope)
         scope = plan.parent_scopes[scope]
     return found
-
-
-def _models_in(name: str, version: int, host: Host) -> set[str]:
-    """Return the names of the models that run when ``name`` does, which may be an ensemble."""
-    ensemble = host.find_config(name, version).ensemble_scheduling
-    if ensemble is None:
-        return {name}
-    return {
-        model for step in ensemble.step for model in _models_in(step.model_name, step.model_version, host)
-    }
