@@ -66,7 +66,7 @@ server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 print(server.server_port, flush=True)
 server.serve_forever()
 """
-FLUSH_S: Final = 0.4
+FLUSH_S: Final = 1.3
 """How long the threads have for what is left of a row; it counts for that row."""
 
 
@@ -77,7 +77,7 @@ def cases(directory: Path, collector: str) -> dict[str, tuple[str, ...]]:
         "mode=opentelemetry",
         "level=TIMESTAMPS",
         f"opentelemetry,url={collector}",
-        "opentelemetry,bsp_schedule_delay=100",
+        "opentelemetry,bsp_schedule_delay=1000",
     )
     return {
         "off": (),

@@ -77,6 +77,9 @@ class Collector:
             return list(self.spans)
 
     def close(self) -> None:
+        """Take nothing more; twice is as once."""
+        if not self._thread.is_alive():
+            return
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -185,6 +185,38 @@ def test_a_call_and_what_python_models_are_told(start, tmp_path, collector):
     assert (called.trace_id, called.parent_id) == (top.trace_id, top.span_id)
 
 
+@pytest.mark.slow
+def test_models_in_processes_pass_the_trace_on(start, tmp_path, collector):
+    add_thread_model(tmp_path, "tell", TELLS_CONTEXT)
+    add_thread_model(
+        tmp_path,
+        "top",
+        calling('(call("tell"), call("tell", trace=request.trace()))[1].output_tensors()[0].as_numpy()'),
+    )
+    for model in ("tell", "top"):
+        config = tmp_path / model / "config.pbtxt"
+        config.write_text(config.read_text("utf-8").replace('"thread"', '"process"'), "utf-8")
+    over_http(start(), "top", CONTEXT)
+
+    spans = collector.wait(has("InferRequest", "top", "tell", "compute", "compute"))
+    top, tell = (next(span for span in spans if span.name == name) for name in ("top", "tell"))
+    assert (tell.trace_id, tell.parent_id) == (TRACE_ID, top.span_id)
+
+
+@pytest.mark.slow
+def test_a_collector_that_is_gone_does_not_keep_a_server_from_stopping(
+    start_server, start, tmp_path, collector
+):
+    add_thread_model(tmp_path, "plus", execute("x + 1"))
+    server = start()
+    collector.close()
+    over_http(server, "plus")
+    start_s = time.monotonic()
+    server.call(server.engine.stop(5))
+
+    assert time.monotonic() - start_s < 8
+
+
 def test_a_stream_of_responses_and_generate(start, tmp_path, collector):
     add_thread_model(tmp_path, "two", SENDS_TWO, extra=DECOUPLED)
     server = start()

@@ -88,6 +88,17 @@ class ByReason:
         return (prefix + str(count) for prefix, count in zip(prefixes, counts.values(), strict=True))
 
 
+class LiveSequences:
+    """How many sequences a model has now; nothing for a model without."""
+
+    header = header("bireme_sequences", "gauge", "Sequences that have begun and are not over")
+
+    def lines(self, model: ModelSeries) -> Iterable[str]:
+        """Return the one line, if any."""
+        counts = model.statistics.sequences
+        return () if counts is None else (f"bireme_sequences{{{model.labels}}} {counts.count_live()}",)
+
+
 class PhaseHistogram:
     """Durations of one phase, in seconds."""
 
@@ -272,6 +283,12 @@ BIREME_FAMILIES: Final[tuple[Family, ...]] = (
         lambda statistics: statistics.close_reasons,
     ),
     BatchSizes(),
+    LiveSequences(),
+    ByReason(
+        "bireme_sequences_dropped_total",
+        "Sequences that were over without their END, by reason",
+        lambda statistics: statistics.sequences.dropped if statistics.sequences is not None else {},
+    ),
     PhaseHistogram("request", "Seconds from acceptance to response of successful requests"),
     PhaseHistogram("queue", "Seconds waited in the scheduler by successful requests"),
     PhaseHistogram("compute_input", "Seconds of input preparation of successful requests"),

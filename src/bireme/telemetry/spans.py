@@ -134,7 +134,7 @@ def refuse_call(request: InferenceRequest, error: BiremeError) -> None:
     """End the span of a call that its model did not take. Any thread."""
     span = request.trace
     if span is not None:
-        _leave(span)
+        leave_sample(span)
         span.end_ns = _now_ns()
         span.error = _clean(error.message)
 
@@ -147,8 +147,8 @@ def refuse_request(request: InferenceRequest, error: BiremeError) -> None:
         span.sample.trace.close()
 
 
-def _leave(span: Span) -> None:
-    """No call belongs to ``span`` any more."""
+def leave_sample(span: Span) -> None:
+    """Let no call belong to ``span`` any more. Any thread."""
     if span.sample is not None:
         _sampled.pop(span.sample.link, None)
 
@@ -185,9 +185,9 @@ def end_span(request: InferenceRequest, response: InferenceResponse) -> None:
     if request.execution is not None:
         _take_times(span, request.execution)
     if span.sample is not None:
-        _leave(span)
+        leave_sample(span)
         if span.sample.trace.takes_tensors:
-            _copy(span.sample, TENSOR_QUEUE_INPUT, request.inputs.values(), span.queue_ns)
+            _copy(span.sample, TENSOR_QUEUE_INPUT, request.inputs.values(), span.queue_ns or span.start_ns)
             if not span.is_decoupled:
                 _copy(span.sample, TENSOR_BACKEND_OUTPUT, response.outputs, span.end_ns)
     if span.is_decoupled and not response.flag_only:

@@ -17,11 +17,12 @@ life costs 1.5 µs, 1.1 µs in a batch of 8 (`benchmarks/telemetry.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 from bireme.scheduling.interface import CloseReason
+from bireme.scheduling.sequence_slots import DropReason
 from bireme.telemetry.cache_metrics import CacheCounts
 from bireme.telemetry.histogram import (
     DEFAULT_BOUNDS_SECONDS,
@@ -41,6 +42,18 @@ PHASES: Final = ("request", "queue", "compute_input", "compute_infer", "compute_
 _DEFAULT_BOUNDS_NS: Final = bounds_in_ns(DEFAULT_BOUNDS_SECONDS, NS_PER_SECOND, where="default buckets")
 _NO_CACHE: Final = CacheCounts()
 _NO_BOUNDS: Final[Mapping[str, Sequence[int]]] = MappingProxyType({})
+
+
+class SequenceCounts:
+    """What is counted of the sequences of a model version."""
+
+    __slots__ = ("count_live", "dropped")
+
+    def __init__(self) -> None:
+        self.count_live: Callable[[], int] = int
+        """Returns the number of sequences that have begun and are not over."""
+        self.dropped = {reason.value: 0 for reason in DropReason}
+        """Sequences that were over without their END, by reason."""
 
 
 class ModelStatistics:
@@ -73,6 +86,7 @@ class ModelStatistics:
         "observer",
         "queue",
         "request",
+        "sequences",
         "version",
     )
 
@@ -123,6 +137,8 @@ class ModelStatistics:
         """Measurements that are off by default; None: all of them are off."""
         self.cache = cache
         """None: the model has no response cache."""
+        self.sequences: SequenceCounts | None = None
+        """None: the model has no sequences."""
 
     def accept(self) -> None:
         """Count a request that passed validation; it is pending now."""

@@ -11,6 +11,7 @@ Source: Triton ``tracer.cc`` (``TraceSetting::WriteTrace``, ``TraceFile::SaveTra
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,7 +32,7 @@ class TraceFiles:
         self._next_index = 0
         self._collected: dict[TraceSetting, list[bytes]] = {}
         self._num_written: dict[TraceSetting, int] = {}
-        self._retired: set[TraceSetting] = set()
+        self._retired: weakref.WeakSet[TraceSetting] = weakref.WeakSet()
 
     def take(self, traces: list[SampledTrace]) -> None:
         """Write, or collect, finished traces."""

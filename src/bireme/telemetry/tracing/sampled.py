@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from bireme.telemetry.spans import begin_sample
+from bireme.telemetry.spans import begin_sample, leave_sample
 from bireme.telemetry.tracing.context import TraceContext
 from bireme.telemetry.tracing.settings import TraceSetting
 from bireme.types import InferenceRequest, InferenceResponse, Respond, Sample, Span
@@ -127,6 +127,7 @@ class SampledTrace:
     def close(self) -> None:
         """End the trace, and let go of who waited for the answer."""
         del self._respond
+        leave_sample(self.root)
         self.end_ns = _now_ns()
         self._finish(self)
 

@@ -31,7 +31,17 @@ _REFUSAL: Final = "Attempting to set invalid trace setting :"
 class TraceSetting:
     """What is valid for one model, or for all that have none of their own."""
 
-    __slots__ = ("_num_seen", "count", "fault", "level", "log_frequency", "num_sampled", "rate", "specified")
+    __slots__ = (
+        "__weakref__",
+        "_num_seen",
+        "count",
+        "fault",
+        "level",
+        "log_frequency",
+        "num_sampled",
+        "rate",
+        "specified",
+    )
 
     def __init__(self, values: Values, specified: frozenset[str], *, mode: TraceMode, file: str) -> None:
         self.level: tuple[str, ...] = values["trace_level"]

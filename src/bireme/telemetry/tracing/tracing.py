@@ -22,7 +22,8 @@ _PERIOD_S: Final = 0.1
 """How long finished traces may wait for others: the thread that writes takes time from the one that serves."""
 _MAX_WAITING: Final = 10_000
 """More traces than this are not kept for a slow disk."""
-_CLOSE_TIMEOUT_S: Final = 10.0
+_CLOSE_TIMEOUT_S: Final = 3.0
+"""How long a stopping server waits for the last traces: a collector that does not answer must not keep it."""
 
 
 class Destination(Protocol):
@@ -45,7 +46,6 @@ class Tracing:
         "_reads_context",
         "_settings",
         "_thread",
-        "_unwritten",
         "is_on",
     )
 
@@ -70,6 +70,7 @@ class Tracing:
         self._is_closing.clear()
         if self._reads_context:
             self._start()
+        self._tell_limits()
 
     # Settings
 
@@ -83,6 +84,7 @@ class Tracing:
             if self._thread is not None:
                 self._done.put(setting)
         self._update_state()
+        self._tell_limits()
 
     def _update_state(self) -> None:
         """Nothing is offered while nothing can be sampled, so that it costs nothing."""
@@ -90,7 +92,9 @@ class Tracing:
         self.is_on = any(
             setting.samples_any or (self._reads_context and setting.level) for setting in settings
         )
-        if self._reads_context and any("TENSORS" in setting.level for setting in settings):
+
+    def _tell_limits(self) -> None:
+        if self._reads_context and any("TENSORS" in setting.level for setting in self._settings.all()):
             log.error("Tensor level tracing is not supported by the mode: opentelemetry")
 
     # Requests
