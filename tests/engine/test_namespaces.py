@@ -191,6 +191,19 @@ def test_a_step_that_is_not_there_is_the_only_other_one(tmp_path):
     run(main)
 
 
+def test_an_ensemble_serves_once_its_own_namespaces_model_does(tmp_path):
+    async def main():
+        async with world(tmp_path, 1, 2) as w:
+            add_fake_ensemble(w.repositories[1], "e", "step")
+            with pytest.raises(InvalidArgument, match="not found in any model repository"):
+                await w.server.load_model("e")
+            w.add(1, "step")
+            await w.server.load_model("step")
+            assert await w.ask("e") == [1.0]
+
+    run(main)
+
+
 def test_a_step_can_name_its_namespace(tmp_path):
     async def main():
         async with world(tmp_path, 1, 2) as w:

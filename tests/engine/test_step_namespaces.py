@@ -28,8 +28,8 @@ def step_of(changed):
         ("only", "", "/b/only"),
         ("x", "/b", "/b/x"),
         ("x", "/b/", "/b/x"),
-        # What is not there keeps the name that will be told.
-        ("none", "", "none"),
+        # What is not there may still come.
+        ("none", "", "/a/none"),
         ("own", "/b", "/b/own"),
     ],
 )

@@ -27,7 +27,7 @@ def with_keys(config: ModelConfig, key: str, keys: Collection[str]) -> ModelConf
     """Return ``config``, of the model ``key``, with keys in place of its steps' names.
 
     A step that names a namespace gets that one's model. Any other gets the one in the ensemble's own namespace, or else
-    the only one that there is in ``keys``. What is not there keeps its name.
+    the only one that there is in ``keys``. What is not there yet is looked for in the ensemble's own.
 
     Raises:
         InvalidArgument: several other namespaces have such a model.
@@ -63,4 +63,4 @@ def _key_of_step(step: EnsembleStep, own: str, keys: Collection[str]) -> str:
     others = [key for key in keys if name_of(key) == name]
     if len(others) > 1:
         raise ambiguous(name, len(others))
-    return others[0] if others else name
+    return others[0] if others else key
