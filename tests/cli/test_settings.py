@@ -240,6 +240,17 @@ def test_a_vertex_ai_container_is_told_that_its_front_end_is_missing(tmp_path, m
     assert parse(tmp_path, "--allow-vertex-ai=false").http is not None
 
 
+def test_agents_and_namespaces_reach_the_server(tmp_path):
+    defaults = parse(tmp_path).server
+    given = parse(tmp_path, "--model-namespacing=on", "--repoagent-directory=/agents").server
+
+    assert (False, "/opt/tritonserver/repoagents") == (
+        defaults.model_namespacing,
+        defaults.repoagent_directory,
+    )
+    assert (True, "/agents") == (given.model_namespacing, given.repoagent_directory)
+
+
 def test_flags_of_later_releases_never_reach_the_settings(tmp_path):
     with pytest.raises(click.ClickException, match="--allow-sagemaker: not supported yet"):
         parse(tmp_path, "--allow-sagemaker=true")
