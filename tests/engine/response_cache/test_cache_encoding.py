@@ -8,27 +8,28 @@ from hypothesis import given, strategies as st
 
 from bireme.engine.response_cache.encoding import Unreadable, read, write
 from bireme.engine.response_cache.interface import CachedResponse
-from bireme.types import Tensor
+from bireme.engine.response_cache.keeping import keep
+from bireme.types import InferenceResponse, Tensor
 
-MIXED = CachedResponse(
-    (
-        Tensor.from_numpy("A", np.arange(3, dtype=np.uint8)),
-        Tensor.from_numpy("long name", np.arange(6, dtype=np.float64).reshape(1, 2, 3)),
-        Tensor.from_numpy("texts", np.array([[b"", b"a"], [b"\x00\xff", "ä".encode()]], np.object_)),
-        Tensor.from_numpy("none", np.zeros((0, 4), np.int64)),
-        Tensor.from_numpy("half", np.array([1, 2], np.uint16), "BF16"),
-        Tensor.from_numpy("flag", np.array(True)),
-    ),
-    {"a": 1, "b": True, "c": 1.5, "d": "text"},
-    0,
+
+def response(*tensors: Tensor, parameters: dict[str, object] | None = None) -> CachedResponse:
+    return keep(InferenceResponse("m", 1, "", list(tensors), parameters=parameters))
+
+
+MIXED = response(
+    Tensor.from_numpy("A", np.arange(3, dtype=np.uint8)),
+    Tensor.from_numpy("long name", np.arange(6, dtype=np.float64).reshape(1, 2, 3)),
+    Tensor.from_numpy("texts", np.array([[b"", b"a"], [b"\x00\xff", "ä".encode()]], np.object_)),
+    Tensor.from_numpy("none", np.zeros((0, 4), np.int64)),
+    Tensor.from_numpy("half", np.array([1, 2], np.uint16), "BF16"),
+    Tensor.from_numpy("flag", np.array(True)),
+    parameters={"a": 1, "b": True, "c": 1.5, "d": "text"},
 )
 
 
-def facts(response: CachedResponse) -> list[tuple[str, str, tuple[int, ...], list[object]]]:
-    return [
-        (tensor.name, tensor.datatype, tensor.shape, tensor.to_numpy().tolist())
-        for tensor in response.outputs
-    ]
+def facts(found: CachedResponse) -> list[tuple[str, str, tuple[int, ...], list[object]]]:
+    tensors = [output.to_tensor() for output in found.outputs]
+    return [(tensor.name, tensor.datatype, tensor.shape, tensor.to_numpy().tolist()) for tensor in tensors]
 
 
 def test_every_data_type_and_parameter_comes_back():
@@ -41,9 +42,9 @@ def test_every_data_type_and_parameter_comes_back():
 
 def test_nothing_is_copied_on_reading():
     tensor = Tensor.from_numpy("A", np.arange(1000, dtype=np.float64))
-    data = write(CachedResponse((tensor,), None, 0))
+    data = write(response(tensor))
     (found,) = read(data).outputs
-    array = found.to_numpy()
+    array = found.data
 
     assert not array.flags.writeable
     assert np.shares_memory(array, np.frombuffer(data, np.uint8))
@@ -53,7 +54,7 @@ def test_nothing_is_copied_on_reading():
 def test_it_is_as_large_as_the_tensors_and_little_more():
     tensor = Tensor.from_numpy("A", np.zeros(10_000, np.float32))
 
-    assert len(write(CachedResponse((tensor,), None, 0))) <= 40_000 + 40
+    assert len(write(response(tensor))) <= 40_000 + 40
 
 
 @given(st.data())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import numpy as np
 import pytest
 
-from bireme.engine.response_cache.keeping import hand_out, keep, own_inputs
+from bireme.engine.response_cache.keeping import keep, own_inputs
 from bireme.ipc.arena import Arena
 from bireme.ipc.ledger import block_of
 from bireme.ipc.shared_memory import SharedMemoryRegions
@@ -23,23 +24,23 @@ def fresh(size: int = 1000) -> Tensor:
     return Tensor("Y", "FP32", (size,), np.arange(size, dtype=np.float32))
 
 
-def address(tensor: Tensor) -> int:
-    return tensor.to_numpy().__array_interface__["data"][0]
+def address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
 
 
 def test_memory_that_only_the_response_has_is_kept_without_a_copy():
     tensor = fresh()
-    place = address(tensor)
+    place = address(tensor.to_numpy())
     (found,) = kept(tensor).outputs
 
-    assert address(found) == place
+    assert address(found.data) == place
 
 
 def test_nobody_can_write_to_what_is_kept():
     tensor = fresh()
     (found,) = kept(tensor).outputs
 
-    assert not found.to_numpy().flags.writeable
+    assert not found.data.flags.writeable
     with pytest.raises(ValueError, match="read-only"):
         tensor.to_numpy()[0] = 5
 
@@ -49,14 +50,14 @@ def test_a_buffer_that_the_model_keeps_is_copied():
     (found,) = kept(Tensor.from_numpy("Y", buffer)).outputs
     buffer[:] = 7
 
-    assert found.to_numpy().tolist() == [0, 0, 0, 0]
+    assert found.data.tolist() == [0, 0, 0, 0]
 
 
 def test_a_part_of_a_batch_does_not_hold_the_whole_batch():
     batch = np.zeros((100, 1000), np.float32)
     (found,) = kept(Tensor.from_numpy("Y", batch[3:4])).outputs
 
-    assert found.to_numpy().base is None
+    assert found.data.base is None
 
 
 def test_shared_memory_of_a_process_is_not_held():
@@ -70,25 +71,29 @@ def test_shared_memory_of_a_process_is_not_held():
     assert arena.used_bytes > 0
     del response, tensor
     assert arena.used_bytes == 0
-    assert block_of(entry.outputs[0].to_numpy()) is None
+    assert block_of(entry.outputs[0].data) is None
 
 
 def test_the_bytes_are_counted_truly():
     entry = kept(fresh(100_000), Tensor.from_numpy("T", np.array([b"x" * 5000], np.object_)))
-    size = sum(
-        sys.getsizeof(tensor.to_numpy()) if tensor.datatype != "BYTES" else sys.getsizeof(tensor.to_buffer())
-        for tensor in entry.outputs
-    )
+    size = sum(sys.getsizeof(output.data) for output in entry.outputs)
 
     assert size <= entry.nbytes <= size + 3000
 
 
 def test_texts_handed_out_decode_without_the_entry_growing():
     entry = kept(Tensor.from_numpy("T", np.array([b"abc", b""], np.object_)))
-    (given,) = hand_out(entry.outputs)
+    first, second = entry.outputs[0].to_tensor(), entry.outputs[0].to_tensor()
 
-    assert given.to_numpy().tolist() == [b"abc", b""]
-    assert entry.outputs[0].is_encoded
+    assert first.to_numpy().tolist() == [b"abc", b""]
+    assert second.is_encoded
+
+
+def test_the_collector_does_not_look_at_entries():
+    entry = kept(fresh())
+
+    assert not gc.is_tracked(entry)
+    assert not gc.is_tracked(entry.outputs[0])
 
 
 def test_parameters_are_kept_but_for_the_trace():

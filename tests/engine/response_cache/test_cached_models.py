@@ -243,7 +243,7 @@ def test_entries_go_when_there_is_no_room(tmp_path):
         assert "bireme_cache_entries 3\n" in page
         assert "bireme_cache_evictions_total 8\n" in page
 
-    serve(tmp_path, scenario, cache={"local": {"size": 5000}})
+    serve(tmp_path, scenario, cache={"local": {"size": 2000}})
 
 
 def test_the_metrics_page_shows_the_models_and_the_cache(tmp_path):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from bireme import Server
-from bireme.engine.response_cache import CachedResponse, redis_cache
+from bireme.engine.response_cache import CachedResponse, CachedTensor, redis_cache
 from bireme.engine.response_cache.redis_cache import RedisCache
 from bireme.testing import FakeBackend
-from bireme.types import InvalidArgument, Tensor
+from bireme.types import InvalidArgument
 from cached_servers import CACHED, LARGE, ask, figures, serve
 from model_dirs import add_fake_model, until
 from redis_process import RedisProcess, free_port, needs_redis
@@ -48,8 +48,8 @@ def open_cache(process: RedisProcess, **settings: object) -> RedisCache:
 
 
 def entry(*values: float) -> CachedResponse:
-    tensor = Tensor.from_numpy("Y", np.asarray(values, np.float32))
-    return CachedResponse((tensor,), {"p": 1}, 2000)
+    array = np.asarray(values, np.float32)
+    return CachedResponse((CachedTensor("Y", "FP32", array.shape, array),), {"p": 1}, 2000)
 
 
 def test_what_was_put_comes_back(shared_redis):
@@ -60,7 +60,7 @@ def test_what_was_put_comes_back(shared_redis):
     found = cache.get(KEY)
 
     assert found is not None
-    assert found.outputs[0].to_numpy().tolist() == [1, 2]
+    assert found.outputs[0].data.tolist() == [1, 2]
     assert found.parameters == {"p": 1}
     statistics = cache.statistics()
     assert (statistics.num_hits, statistics.num_misses, statistics.num_insertions) == (1, 1, 1)
@@ -72,8 +72,8 @@ def test_prefixes_are_apart_and_entries_may_expire(shared_redis):
     blue.put(KEY, entry(1))
     green.put(KEY, entry(2))
 
-    assert blue.get(KEY).outputs[0].to_numpy().tolist() == [1]
-    assert green.get(KEY).outputs[0].to_numpy().tolist() == [2]
+    assert blue.get(KEY).outputs[0].data.tolist() == [1]
+    assert green.get(KEY).outputs[0].data.tolist() == [2]
     assert 0 < blue._client.ttl("blue:" + KEY.hex()) <= 100
     assert green._client.ttl("green:" + KEY.hex()) == -1
     blue.close()

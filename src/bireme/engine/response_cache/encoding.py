@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from bireme.engine.response_cache.interface import ENTRY_NBYTES, TENSOR_NBYTES, CachedResponse
-from bireme.types import Buffer, Parameter, Tensor, datatypes
+from bireme.engine.response_cache.interface import ENTRY_NBYTES, TENSOR_NBYTES, CachedResponse, CachedTensor
+from bireme.types import Buffer, Parameter, datatypes
 
 _HEAD: Final = struct.Struct("<II")
 _ALIGNMENT: Final = 8
@@ -38,10 +38,10 @@ class Unreadable(Exception):
 
 def write(response: CachedResponse) -> bytes:
     """Return ``response`` as bytes."""
-    buffers = [tensor.to_buffer() for tensor in response.outputs]
+    buffers = [output.to_tensor().to_buffer() for output in response.outputs]
     outputs = [
-        (tensor.name, tensor.datatype, tensor.shape, len(buffer))
-        for tensor, buffer in zip(response.outputs, buffers, strict=True)
+        (output.name, output.datatype, output.shape, len(buffer))
+        for output, buffer in zip(response.outputs, buffers, strict=True)
     ]
     head = _encode((outputs, response.parameters))
     pieces: list[Buffer] = [head, _padding(_HEAD.size + len(head))]
@@ -79,16 +79,16 @@ def read(data: bytes) -> CachedResponse:
     return CachedResponse(tuple(tensors), parameters, nbytes)
 
 
-def _read_tensor(output: _Output, data: memoryview) -> Tensor:
+def _read_tensor(output: _Output, data: memoryview) -> CachedTensor:
     name, datatype, shape, nbytes = output
     dtype = datatypes.NUMPY_DTYPES.get(datatype)
     if dtype is None or len(data) != nbytes or min(shape, default=0) < 0:
         raise Unreadable(f"output '{name}': {datatype}{list(shape)} in {len(data)} of {nbytes} bytes")
     if datatype == "BYTES":
-        return Tensor(name, datatype, shape, None, data)
+        return CachedTensor(name, datatype, shape, data)
     if prod(shape) * dtype.itemsize != nbytes:
         raise Unreadable(f"output '{name}': {datatype}{list(shape)} is not {nbytes} bytes")
-    return Tensor(name, datatype, shape, np.frombuffer(data, dtype).reshape(shape))
+    return CachedTensor(name, datatype, shape, np.frombuffer(data, dtype).reshape(shape))
 
 
 def _aligned(offset: int) -> int:

@@ -7,22 +7,42 @@ lies before it (`bireme.engine.response_cache.lookup`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
+
+import msgspec
 
 from bireme.telemetry.cache_metrics import CacheStatistics
-from bireme.types import Parameter, Tensor
+from bireme.types import Array, Buffer, Parameter, Tensor
 
-ENTRY_NBYTES = 1024
+ENTRY_NBYTES = 320
 """What an entry takes beside its tensors' data: the key, the response, its place in a table of Python's."""
-TENSOR_NBYTES = 512
+TENSOR_NBYTES = 256
 """What one of its tensors takes beside its data: the names, the shape, the array."""
 
 
-class CachedResponse(NamedTuple):
-    """A response without what belongs to one request. Nobody writes to its tensors; their memory is the cache's own."""
+# Neither is looked at by the garbage collector: a million of them would cost each full collection a tenth of a second.
 
-    outputs: tuple[Tensor, ...]
-    """BYTES in encoded form."""
+
+class CachedTensor(msgspec.Struct, frozen=True, gc=False):
+    """An output. Nobody writes to its memory, which is the cache's own."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: Array | Buffer
+    """An array of ``shape``; of BYTES the encoded form."""
+
+    def to_tensor(self) -> Tensor:
+        """Return it for one request, which may decode BYTES and keep that without the cache growing by it."""
+        if self.datatype == "BYTES":
+            return Tensor(self.name, "BYTES", self.shape, None, cast("Buffer", self.data))
+        return Tensor(self.name, self.datatype, self.shape, cast("Array", self.data))
+
+
+class CachedResponse(msgspec.Struct, frozen=True, gc=False):
+    """A response without what belongs to one request."""
+
+    outputs: tuple[CachedTensor, ...]
     parameters: dict[str, Parameter] | None
     nbytes: int
     """All the memory that it takes."""

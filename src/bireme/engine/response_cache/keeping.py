@@ -8,12 +8,11 @@ the buffer that a Python model uses again, may change at any time.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
 
-from bireme.engine.response_cache.interface import ENTRY_NBYTES, TENSOR_NBYTES, CachedResponse
+from bireme.engine.response_cache.interface import ENTRY_NBYTES, TENSOR_NBYTES, CachedResponse, CachedTensor
 from bireme.ipc.shared_memory import RegionMapping
 from bireme.telemetry.spans import TRACE_PARAMETER
 from bireme.types import Array, InferenceRequest, InferenceResponse, Parameter, Tensor
@@ -23,17 +22,12 @@ def keep(response: InferenceResponse) -> CachedResponse:
     """Return what to put into a cache for ``response``, a good and final one."""
     outputs = tuple(map(_keep, response.outputs))
     parameters = _without_trace(response.parameters)
-    nbytes = ENTRY_NBYTES + sum(TENSOR_NBYTES + tensor.nbytes for tensor in outputs)
+    nbytes = ENTRY_NBYTES + sum(TENSOR_NBYTES + output.to_tensor().nbytes for output in outputs)
     if parameters:
         nbytes += sum(
             TENSOR_NBYTES + len(value) * 4 for value in parameters.values() if isinstance(value, str)
         )
     return CachedResponse(outputs, parameters, nbytes)
-
-
-def hand_out(outputs: Iterable[Tensor]) -> list[Tensor]:
-    """Return ``outputs`` for one request, which may decode BYTES and keep that without the cache growing by it."""
-    return [tensor.renamed(tensor.name) if tensor.datatype == "BYTES" else tensor for tensor in outputs]
 
 
 def own_inputs(request: InferenceRequest) -> None:
@@ -68,17 +62,17 @@ def _copied(tensor: Tensor) -> Tensor:
     return Tensor(tensor.name, tensor.datatype, tensor.shape, array)
 
 
-def _keep(tensor: Tensor) -> Tensor:
+def _keep(tensor: Tensor) -> CachedTensor:
     if tensor.datatype == "BYTES":
         encoded = tensor.to_buffer()
         # No copy of what is bytes already, as nearly all of them are.
-        return Tensor(tensor.name, "BYTES", tensor.shape, None, bytes(encoded))
+        return CachedTensor(tensor.name, "BYTES", tensor.shape, bytes(encoded))
     is_alone = _num_references(tensor) == _ALONE
     array = tensor.to_numpy()
     if not is_alone or not _owns_its_memory(array):
         array = np.array(array, order="C")
     array.flags.writeable = False
-    return Tensor(tensor.name, tensor.datatype, tensor.shape, array)
+    return CachedTensor(tensor.name, tensor.datatype, tensor.shape, array)
 
 
 def _num_references(tensor: Tensor) -> int:

@@ -18,7 +18,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bireme.engine.response_cache.keeping import hand_out, keep, own_inputs
+from bireme.engine.response_cache.keeping import keep, own_inputs
 from bireme.engine.response_cache.key import MAX_LOOP_NBYTES, Question, make_key, read_question
 from bireme.types import InferenceRequest, InferenceResponse
 
@@ -166,7 +166,8 @@ class CacheLookup:
         answers = self._answers
         outer, self._is_answering = self._is_answering, True
         try:
-            answers.answer_hit(request, hand_out(found.outputs), found.parameters, lookup_ns)
+            outputs = [output.to_tensor() for output in found.outputs]
+            answers.answer_hit(request, outputs, found.parameters, lookup_ns)
         finally:
             self._is_answering = outer
 
