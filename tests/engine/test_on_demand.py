@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -16,6 +17,7 @@ from bireme.types import (
     Cancelled,
     DeadlineExceeded,
     InferenceRequest,
+    InvalidArgument,
     NotFound,
     RequestTimedOut,
     Tensor,
@@ -412,3 +414,52 @@ def test_a_model_that_nothing_makes_room_for_is_loaded_all_the_same(root, caplog
         assert w.ready() == ["b"]
 
     run(scenario, root, max_models=1)
+
+
+def test_an_ensemble_is_loaded_again_if_its_models_are_unloaded_meanwhile(root, monkeypatch):
+    add_fake_ensemble(root, "e", "a")
+
+    async def scenario(w):
+        load = w.server._running().load
+
+        async def load_and_lose(name):
+            monkeypatch.undo()
+            raise InvalidArgument("load failed for model 'e': … state: unloaded: ensemble 'e' depends on …")
+
+        monkeypatch.setattr(w.server._running(), "load", load_and_lose)
+        await w.use("e")
+        assert w.server._running().load == load
+
+    run(scenario, root)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_whatever_happens_at_the_same_time(tmp_path, monkeypatch):
+    """Requests with and without deadlines, cancellations, unloads and too little room, for a second."""
+    monkeypatch.setattr(module, "_SWEEP_S", 0.02)
+    for index in range(5):
+        add_fake_model(tmp_path, f"m{index}")
+    for index in range(3):
+        add_fake_ensemble(tmp_path, f"e{index}", f"m{index}", f"m{index + 1}")
+    names = [path.name for path in tmp_path.iterdir()]
+    chance = random.Random(7)
+
+    async def scenario(w):
+        num_sent = 0
+        end = asyncio.get_running_loop().time() + 1
+        while asyncio.get_running_loop().time() < end:
+            hurry = {DEADLINE_PARAMETER: chance.choice([100, 1000, 5000])}
+            request = w.send(chance.choice(names), parameters=hurry if chance.random() < 0.2 else None)
+            num_sent += 1
+            if chance.random() < 0.1:
+                w.server.cancel(request)
+            if chance.random() < 0.05:
+                await w.server.unload_model(chance.choice(names))
+            await asyncio.sleep(0.02 if chance.random() < 0.1 else 0)
+            w.pass_time(0.01)
+        await until(lambda: len(w.answers) == num_sent)
+
+        assert {type(error) for _, error in w.answers} <= {type(None), Cancelled, DeadlineExceeded}
+        await until(lambda: w.pass_time(1) or not w.ready())
+
+    run(scenario, tmp_path, max_models=3, idle_secs=0.2)

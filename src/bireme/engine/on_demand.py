@@ -29,6 +29,7 @@ from bireme.types import (
     DeadlineExceeded,
     InferenceRequest,
     InferenceResponse,
+    InvalidArgument,
     NotFound,
     RequestTimedOut,
     Unavailable,
@@ -53,6 +54,7 @@ _LONGEST_PAUSE_S: Final = 60.0
 _SWEEP_S: Final = 1.0
 _GONE_S: Final = 30.0
 """How long a load waits for the memory of what it takes the place of."""
+_MOST_TRIES: Final = 3
 _US: Final = 1000
 
 _now_ns = time.monotonic_ns
@@ -232,7 +234,7 @@ class OnDemand:
             async with self._room:
                 self._expected[name] = nbytes
                 await self._make_room(name)
-            await lifecycle.load(name)
+            await self._load_now(name)
         except BiremeError as error:
             self._note_failure(name, error)
             raise Unavailable(error.message) from error
@@ -242,6 +244,18 @@ class OnDemand:
         self._metrics.count_load(name)
         async with self._room:  # it may take more than was expected, and an ensemble has brought others along
             await self._make_room(name)
+
+    async def _load_now(self, name: str) -> None:
+        for _ in range(_MOST_TRIES - 1):
+            try:
+                await self._lifecycle.load(name)
+            except InvalidArgument as error:
+                if f": {UNLOADED}: " not in error.message:
+                    raise
+                # Somebody has unloaded a composing model meanwhile, which is no failure of the ensemble.
+            else:
+                return
+        await self._lifecycle.load(name)
 
     def _expected_size(self, model_dir: Path) -> int:
         """Return the size of a model's highest version. Blocking."""
@@ -398,7 +412,8 @@ class OnDemand:
         record = self._table.records.get(name)
         if record is None or name in self._pending or record.lock.locked():
             return False
-        if any(user in self._table.latest for user in self._lifecycle.users_of(name)):
+        users = self._lifecycle.users_of(name)
+        if any(user in self._table.latest or user in self._pending for user in users):
             return False
         return not any(map(is_in_use, record.ready_versions.values()))
 
