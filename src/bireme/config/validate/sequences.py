@@ -119,8 +119,8 @@ def _state_names(batching: ModelSequenceBatching, config: ModelConfig) -> Iterat
     controls = {control.name for control in batching.control_input}
     made = {name for entry in config.batch_input for name in entry.target_name}
     for index, state in enumerate(batching.state):
-        for names, what in ((controls, "sequence batching control"), (made, "batch input")):
-            if state.input_name and state.input_name in names:
+        for others, what in ((controls, "sequence batching control"), (made, "batch input")):
+            if state.input_name and state.input_name in others:
                 yield (
                     f"State input name '{state.input_name}' is that of a {what} tensor too for {config.name}: "
                     f"sequence_batching.state[{index}].input_name"
