@@ -16,6 +16,8 @@ from tritonclient.utils import InferenceServerException
 from onnx_models import add_model, save_identity, save_plus_one
 from serve_process import ServeProcess, running
 
+pytestmark = pytest.mark.slow
+
 VECTOR = """
 input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }

@@ -222,7 +222,7 @@ def test_a_step_can_name_its_namespace(tmp_path):
     run(main)
 
 
-@pytest.mark.parametrize("mode", ["none", "poll"])
+@pytest.mark.parametrize("mode", ["none", pytest.param("poll", marks=pytest.mark.slow)])
 def test_all_repositories_are_loaded_at_start(tmp_path, mode):
     async def main():
         w = World(tmp_path, 1, 2, model_control_mode=mode, repository_poll_secs=0)

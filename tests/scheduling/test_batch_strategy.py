@@ -97,7 +97,7 @@ def test_other_shapes_end_a_batch_by_themselves():
 
 
 @given(
-    st.lists(st.integers(0, 9), max_size=20),
+    st.lists(st.integers(0, 9), max_size=10),
     st.integers(0, 12),
     st.integers(1, 8),
     st.sampled_from([(), (2,), (1, 3)]),
