@@ -43,6 +43,7 @@ VALID = [
     'backend: "python" max_batch_size: 8 dynamic_batching { preserve_ordering: true priority_levels: 1'
     " default_priority_level: 1 default_queue_policy { timeout_action: DELAY } }" + IO,
     'backend: "python" response_cache { enable: true }' + IO,
+    'backend: "python" parameters { key: "deadline_us" value { string_value: "1500" } }' + IO,
     'backend: "python" sequence_batching { direct { minimum_slot_utilization: 0 }'
     ' control_input { name: "S" control { kind: CONTROL_SEQUENCE_START bool_false_true: [ false, true ] } }'
     ' control_input { name: "E" control { kind: CONTROL_SEQUENCE_END fp32_false_true: [ 0, 1 ] } }'
@@ -130,6 +131,10 @@ GENERAL = [
             "Response Cache does not currently support model m with 'decoupled' transaction policy. Please disable the "
             "response cache (response_cache.enable)."
         ),
+    ),
+    (
+        'backend: "python" parameters { key: "deadline_us" value { string_value: "3 ms" } }',
+        "parameter 'deadline_us' of m: expected microseconds from 0 to 1000000000000000, got '3 ms'",
     ),
     (
         'backend: "python" response_cache { enable: true } sequence_batching { }',

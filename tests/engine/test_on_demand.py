@@ -12,7 +12,7 @@ import pytest
 from bireme import Server
 from bireme.engine import on_demand as module
 from bireme.engine.options import OnDemandOptions
-from bireme.engine.request_deadlines import DEADLINE_PARAMETER
+from bireme.engine.request_deadlines import REQUEST_PARAMETER
 from bireme.types import (
     Cancelled,
     DeadlineExceeded,
@@ -189,7 +189,7 @@ def test_a_failed_load_answers_all_with_its_reason_and_is_tried_again_after_a_pa
     ("settings", "expected"),
     [
         ({"timeout_us": 3000}, RequestTimedOut),
-        ({"parameters": {DEADLINE_PARAMETER: 3000}}, DeadlineExceeded),
+        ({"parameters": {REQUEST_PARAMETER: 3000}}, DeadlineExceeded),
     ],
 )
 def test_a_request_waits_within_its_time(root, settings, expected):
@@ -448,7 +448,7 @@ def test_nothing_is_lost_whatever_happens_at_the_same_time(tmp_path, monkeypatch
         num_sent = 0
         end = asyncio.get_running_loop().time() + 1
         while asyncio.get_running_loop().time() < end:
-            hurry = {DEADLINE_PARAMETER: chance.choice([100, 1000, 5000])}
+            hurry = {REQUEST_PARAMETER: chance.choice([100, 1000, 5000])}
             request = w.send(chance.choice(names), parameters=hurry if chance.random() < 0.2 else None)
             num_sent += 1
             if chance.random() < 0.1:

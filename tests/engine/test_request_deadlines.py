@@ -11,7 +11,7 @@ import pytest
 from bireme import Server
 from bireme.backends.python.pb_utils.errors import ErrorCode, error_from_code
 from bireme.engine.request_deadlines import (
-    DEADLINE_PARAMETER,
+    REQUEST_PARAMETER,
     RequestDeadlines,
     inherit_deadline,
     take_deadline,
@@ -25,7 +25,7 @@ from bireme.wire.grpc.status import Status
 from model_dirs import add_fake_ensemble, add_fake_model, until
 from waiting import make_request
 
-SOON = {DEADLINE_PARAMETER: 3000}
+SOON = {REQUEST_PARAMETER: 3000}
 X = {"X": np.zeros(2, np.float32)}
 DEFAULT = 'parameters { key: "deadline_us" value { string_value: "3000" } }'
 
@@ -125,7 +125,7 @@ def test_an_answer_in_time_is_as_ever_and_leaves_nothing_behind(tmp_path):
 
     async def scenario(server):
         answers = []
-        submit(server, answers=answers, **{DEADLINE_PARAMETER: 10_000_000})
+        submit(server, answers=answers, **{REQUEST_PARAMETER: 10_000_000})
         backend.instances[0].answer({"Y": X["X"]})
 
         assert answers[0].error is None
@@ -140,7 +140,7 @@ def test_the_model_sees_no_parameter_and_its_own_default_gives_way(tmp_path):
 
     async def scenario(server):
         answers = []
-        for_ever = submit(server, answers=answers, **{DEADLINE_PARAMETER: 0, "mine": 1})
+        for_ever = submit(server, answers=answers, **{REQUEST_PARAMETER: 0, "mine": 1})
         default = submit(server, answers=answers)
         await until(lambda: answers)
 
@@ -155,7 +155,7 @@ def test_the_model_sees_no_parameter_and_its_own_default_gives_way(tmp_path):
 @pytest.mark.parametrize("value", [True, -1, 1.5, "soon", "-1", 10**16, "9" * 30])
 def test_a_wrong_value_is_refused(value):
     request = make_request("a")
-    request.parameters = {DEADLINE_PARAMETER: value}
+    request.parameters = {REQUEST_PARAMETER: value}
 
     with pytest.raises(InvalidArgument, match="'bireme_deadline_us': expected microseconds"):
         take_deadline(request)
@@ -163,7 +163,7 @@ def test_a_wrong_value_is_refused(value):
 
 def test_a_forwarded_header_is_a_deadline_too():
     request = make_request("a")
-    request.parameters = {DEADLINE_PARAMETER: "1000"}
+    request.parameters = {REQUEST_PARAMETER: "1000"}
     before_ns = time.monotonic_ns()
 
     take_deadline(request)
@@ -178,7 +178,7 @@ def test_a_wrong_default_fails_the_load(tmp_path):
     async def main():
         async with Server(tmp_path, backends={"fake": FakeBackend()}, exit_on_error=False) as server:
             (entry,) = server.repository_index()
-            assert "parameter 'deadline_us': expected microseconds" in entry["reason"]
+            assert "parameter 'deadline_us' of m: expected microseconds" in entry["reason"]
 
     asyncio.run(main())
 

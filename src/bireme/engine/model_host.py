@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bireme.config import ModelConfig
 from bireme.engine.load_plan import LoadOverride
-from bireme.engine.request_deadlines import DEADLINE_PARAMETER, take_deadline
+from bireme.engine.request_deadlines import REQUEST_PARAMETER, take_deadline
 from bireme.telemetry import spans
 from bireme.types import BiremeError, InferenceRequest, InferenceResponse, Unavailable, Way
 
@@ -45,7 +45,7 @@ class ModelHost:
         if request.parent is not None or request.trace_context is not None:
             spans.begin_call(request, request.parent)
         try:
-            if request.parameters is not None and DEADLINE_PARAMETER in request.parameters:
+            if request.parameters is not None and REQUEST_PARAMETER in request.parameters:
                 take_deadline(request)
             name, version = request.model_name, request.model_version
             model = self._look_up(name, version) or self.lifecycle.table.find_lingering(name, version)

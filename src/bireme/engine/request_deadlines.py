@@ -2,7 +2,7 @@
 
 A queue timeout (`timeout_us`) ends when a request begins to run. A deadline goes on: past it the caller gets
 `DeadlineExceeded` at once, a request that waits leaves the queue, and code that runs for it is told to stop. It comes from the
-request parameter `DEADLINE_PARAMETER`, else from the model's config parameter `MODEL_PARAMETER`; what a model calls inherits it.
+request parameter `REQUEST_PARAMETER`, else from the model's config parameter `deadline_us`; what a model calls inherits it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ from collections.abc import Callable
 from typing import Final
 
 from bireme.config import ModelConfig
+from bireme.config.validate.general import DEADLINE_PARAMETER, MAX_DEADLINE_US
 from bireme.engine.timer import Deadline, DeadlineTimer
 from bireme.scheduling.deadlines import Deadlines
 from bireme.telemetry.spans import TRACE_PARAMETER, begin_trace
 from bireme.types import Execution, InferenceRequest, InvalidArgument
 
-DEADLINE_PARAMETER: Final = "bireme_deadline_us"
+REQUEST_PARAMETER: Final = "bireme_deadline_us"
 """Of a request: microseconds until its caller needs the answer; 0: any time will do. No model sees it."""
-MODEL_PARAMETER: Final = "deadline_us"
-"""Of a config: the same for requests without one."""
-_MAX_US: Final = 10**15
-"""Thirty years. Beyond it, points in time would not fit the clock's numbers."""
 
 _now_ns = time.monotonic_ns
 
@@ -62,7 +59,7 @@ class RequestDeadlines:
             self.default_ns > 0
             or request.deadline_ns > 0
             or (caller is not None and bool(caller.requests) and caller.requests[0].deadline_ns > 0)
-            or (parameters is not None and DEADLINE_PARAMETER in parameters)
+            or (parameters is not None and REQUEST_PARAMETER in parameters)
         )
 
     def discard(self, request: InferenceRequest) -> None:
@@ -104,13 +101,13 @@ def take_deadline(request: InferenceRequest) -> None:
         InvalidArgument: it is no number of microseconds.
     """
     parameters = dict(request.parameters or {})
-    value = parameters.pop(DEADLINE_PARAMETER)
+    value = parameters.pop(REQUEST_PARAMETER)
     request.parameters = parameters or None
     if isinstance(value, str) and value.isdecimal():  # a header that the front end forwards
         value = int(value[:20])
-    if type(value) is not int or not 0 <= value <= _MAX_US:
+    if type(value) is not int or not 0 <= value <= MAX_DEADLINE_US:
         raise InvalidArgument(
-            f"{request.id_prefix}parameter '{DEADLINE_PARAMETER}': expected microseconds from 0 to {_MAX_US}, "
+            f"{request.id_prefix}parameter '{REQUEST_PARAMETER}': expected microseconds from 0 to {MAX_DEADLINE_US}, "
             f"got {value!r:.40}"
         )
     request.deadline_ns = _now_ns() + value * 1000 if value else -1
@@ -125,7 +122,7 @@ def take_parameters(request: InferenceRequest) -> None:
     asked = request.parameters or {}
     if TRACE_PARAMETER in asked:
         begin_trace(request)
-    if DEADLINE_PARAMETER in asked:
+    if REQUEST_PARAMETER in asked:
         take_deadline(request)
 
 
@@ -141,17 +138,8 @@ def inherit_deadline(request: InferenceRequest, caller: Execution) -> None:
 
 
 def default_deadline_ns(config: ModelConfig) -> int:
-    """Return the deadline of a model's requests, counted from their acceptance; 0: none.
-
-    Raises:
-        InvalidArgument: the config parameter is no number of microseconds.
-    """
-    text = config.parameter(MODEL_PARAMETER, "0").strip()
-    if not text.isdecimal() or int(text[:20]) > _MAX_US:
-        raise InvalidArgument(
-            f"parameter '{MODEL_PARAMETER}': expected microseconds from 0 to {_MAX_US}, got '{text:.40}'"
-        )
-    return int(text) * 1000
+    """Return the deadline of a model's requests, counted from their acceptance; 0: none."""
+    return int(config.parameter(DEADLINE_PARAMETER, "0")) * 1000
 
 
 def _ignore(request: InferenceRequest) -> None:

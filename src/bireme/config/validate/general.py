@@ -6,10 +6,16 @@ Source: Triton ``model_config_utils.cc`` (ValidateModelConfig, ValidateModelMetr
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from bireme.config.backend_rules import ENSEMBLE_PLATFORM, PLATFORMS, canonical_platform, platforms_of
 from bireme.config.faults import near_name
 from bireme.config.model_config import MetricControl, ModelConfig
+
+DEADLINE_PARAMETER: Final = "deadline_us"
+"""How long the answer to a request may take, if the request does not say so. Not Triton's."""
+MAX_DEADLINE_US: Final = 10**15
+"""Thirty years. Beyond it, points in time would not fit the clock's numbers."""
 
 
 def find_faults(config: ModelConfig, name: str) -> Iterator[str]:
@@ -21,6 +27,7 @@ def find_faults(config: ModelConfig, name: str) -> Iterator[str]:
     yield from _versions(config)
     yield from _scheduling_choice(config)
     yield from _response_cache(config)
+    yield from _deadline(config)
     for index, control in enumerate(config.model_metrics.metric_control if config.model_metrics else ()):
         yield from _metric_control(control, f"model_metrics.metric_control[{index}]", config.name)
 
@@ -90,6 +97,15 @@ def _response_cache(config: ModelConfig) -> Iterator[str]:
         yield f"{refused} sequence batching scheduler. {remedy}"
     if config.model_transaction_policy is not None and config.model_transaction_policy.decoupled:
         yield f"{refused} 'decoupled' transaction policy. {remedy}"
+
+
+def _deadline(config: ModelConfig) -> Iterator[str]:
+    text = config.parameter(DEADLINE_PARAMETER, "0")
+    if not (text.isascii() and text.isdecimal() and int(text[:20]) <= MAX_DEADLINE_US):
+        yield (
+            f"parameter '{DEADLINE_PARAMETER}' of {config.name}: expected microseconds from 0 to {MAX_DEADLINE_US}, got "
+            f"'{text:.40}'"
+        )
 
 
 def _metric_control(control: MetricControl, path: str, model: str) -> Iterator[str]:
