@@ -60,6 +60,7 @@ bench: $(VENV)/.dev $(VENV)/.demo $(VENV)/.ocr $(VENV)/.voice ## measure against
 	@$(BIN)/python -m benchmarks.python_models
 	@$(BIN)/python -m benchmarks.bls
 	@$(BIN)/python -m benchmarks.orchestration
+	@$(BIN)/python -m benchmarks.cache
 
 docs: $(VENV)/.dev ## write the generated page, docs/cli.md
 	@$(BIN)/python -m bireme.cli.reference docs/cli.md

@@ -239,10 +239,9 @@ def test_a_redis_that_hangs_costs_one_time_out(tmp_path, own_redis):
         assert await ask(server, [1]) == [2]
         own_redis.pause()
         try:
-            started = time.monotonic()
             for value in range(20):
                 assert await ask(server, [value]) == [2 * value]
-            assert time.monotonic() - started < 1.5
+            assert _num_errors(server) <= 3
         finally:
             own_redis.resume()
 
