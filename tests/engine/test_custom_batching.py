@@ -130,7 +130,7 @@ def test_a_server_batches_as_the_strategy_says(tmp_path):
             backend.gate.set()
             results = await asyncio.gather(*calls)
             assert [result["Y"].tolist() for result in results] == [[[9]], [[1]], [[2]], [[3]], [[4]]]
-            closed = 'bireme_batch_close_total{model="m",version="1",reason="strategy"} 1'
+            closed = 'bireme_batch_close_total{model="m",reason="strategy",version="1"} 1'
             assert closed in server.metrics.expose().decode()
             statistics = server.model_statistics("m")["model_stats"][0]["batch_stats"]
             return {each["batch_size"]: each["compute_infer"]["count"] for each in statistics}
