@@ -10,12 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bireme.engine import BlockingServer, InferResult, Server, ServerOptions
+    from bireme.engine import BlockingServer, InferResult, OnDemandOptions, Server, ServerOptions
     from bireme.types import (
         AlreadyExists,
         BackendFailed,
         BiremeError,
         Cancelled,
+        DeadlineExceeded,
         Internal,
         InvalidArgument,
         NotFound,
@@ -34,10 +35,12 @@ __all__ = [
     "BiremeError",
     "BlockingServer",
     "Cancelled",
+    "DeadlineExceeded",
     "InferResult",
     "Internal",
     "InvalidArgument",
     "NotFound",
+    "OnDemandOptions",
     "QueueFull",
     "RequestTimedOut",
     "Server",
@@ -48,7 +51,7 @@ __all__ = [
     "__version__",
 ]
 
-_ENGINE_NAMES = frozenset({"BlockingServer", "InferResult", "Server", "ServerOptions"})
+_ENGINE_NAMES = frozenset({"BlockingServer", "InferResult", "OnDemandOptions", "Server", "ServerOptions"})
 
 
 def __getattr__(name: str) -> Any:

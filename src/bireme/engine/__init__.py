@@ -3,7 +3,7 @@
 from bireme.engine.blocking import BlockingServer
 from bireme.engine.inference import InferResult
 from bireme.engine.model import Model
-from bireme.engine.options import ModelControlMode, ServerOptions
+from bireme.engine.options import ModelControlMode, OnDemandOptions, ServerOptions
 from bireme.engine.server import Server
 from bireme.engine.server_state import ServerState
 
@@ -12,6 +12,7 @@ __all__ = [
     "InferResult",
     "Model",
     "ModelControlMode",
+    "OnDemandOptions",
     "Server",
     "ServerOptions",
     "ServerState",

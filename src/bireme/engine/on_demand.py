@@ -12,15 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bireme.engine.live_models import TICK_S
 from bireme.engine.model_state import UNLOADED, ModelRecord, VersionState
 from bireme.engine.model_usage import ModelUsage, is_in_use, measure, pids_of, size_of_files
-from bireme.engine.request_deadlines import RequestDeadlines
+from bireme.engine.request_deadlines import RequestDeadlines, take_parameters
 from bireme.repository import parse_config
 from bireme.telemetry import spans
 from bireme.types import (
@@ -130,10 +130,13 @@ class OnDemand:
 
         Raises:
             Unavailable: the last load failed, a moment ago; says why, and when the next one may be tried.
+            InvalidArgument: a parameter that is meant for the server is wrong.
         """
         name = request.model_name
         if not self.wants(name):
             return False
+        if request.parent is None and request.parameters is not None:
+            take_parameters(request)
         pending = self._begin(name)
         request.owner = pending
         pending.requests[request] = submit
@@ -160,6 +163,19 @@ class OnDemand:
             raise Unavailable(_STOPPING)
         if (error := pending.task.exception()) is not None:
             raise error
+
+    async def load_for(self, name: str, settings: Mapping[str, Any]) -> None:
+        """As `load`, for a call with these ``settings`` that cannot become a request before the model's inputs are known."""
+        asked = InferenceRequest(
+            name,
+            {},
+            _ignore,
+            timeout_us=settings.get("timeout_us", 0),
+            parameters=settings.get("parameters"),
+        )
+        if asked.parameters is not None:
+            take_parameters(asked)
+        await self.load(name, asked)
 
     def _patience_ns(self, request: InferenceRequest) -> int:
         """Return until when ``request`` waits."""
@@ -432,3 +448,7 @@ class OnDemand:
 
     def _is_going(self, record: ModelRecord) -> bool:
         return any(version.state is VersionState.UNLOADING for version in record.versions.values())
+
+
+def _ignore(request: InferenceRequest, response: InferenceResponse) -> None:
+    """Nobody answers."""

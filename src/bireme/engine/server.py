@@ -260,7 +260,7 @@ class Server(RepositoryCalls):
             else:
                 model = self._versions.get((request.model_name, version))
             if model is None:
-                if self._wait_for_load(request):
+                if self.on_demand is not None and self.on_demand.take(request, self.submit):
                     return
                 raise self._refusal(request.model_name, version, request.id_prefix)
             if request.parameters is not None:
@@ -269,28 +269,6 @@ class Server(RepositoryCalls):
         except BiremeError as error:
             refuse_request(request, error)
             raise
-
-    def _wait_for_load(self, request: InferenceRequest) -> bool:
-        """Let ``request`` wait until its model is loaded; False: nobody loads it."""
-        if self.on_demand is None or not self.on_demand.wants(request.model_name):
-            return False
-        if request.parameters is not None:
-            take_parameters(request)
-        return self.on_demand.take(request, self.submit)
-
-    async def _load_first(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Wait until a model is loaded, whose inputs have to be known before there can be a request."""
-        asked = InferenceRequest(
-            name,
-            {},
-            wake_task,
-            timeout_us=settings.get("timeout_us", 0),
-            parameters=settings.get("parameters"),
-        )
-        if asked.parameters is not None:
-            take_parameters(asked)
-        if self.on_demand is not None:
-            await self.on_demand.load(name, asked)
 
     def cancel(self, request: InferenceRequest) -> None:
         """Take ``request`` back: it is answered `Cancelled` if it still waits, and flagged if it runs."""
@@ -315,7 +293,7 @@ class Server(RepositoryCalls):
                 "ainfer() belongs to the loop that the server was started on; use infer() elsewhere"
             )
         if self.on_demand is not None and self.on_demand.wants(name):
-            await self._load_first(name, settings)
+            await self.on_demand.load_for(name, settings)
         request = self._make_request(name, inputs, **settings)
         assert loop is not None
         future: asyncio.Future[InferenceResponse] = loop.create_future()
@@ -342,8 +320,9 @@ class Server(RepositoryCalls):
                 "infer() would block the server's event loop: use 'await server.ainfer(...)' here"
             )
         loop = self._loop
-        if self.on_demand is not None and loop is not None and self.on_demand.wants(name):
-            asyncio.run_coroutine_threadsafe(self._load_first(name, settings), loop).result()
+        on_demand = self.on_demand
+        if on_demand is not None and loop is not None and on_demand.wants(name):
+            asyncio.run_coroutine_threadsafe(on_demand.load_for(name, settings), loop).result()
         request = self._make_request(name, inputs, **settings)
         waiter = Waiter()
         request.context = waiter
