@@ -309,6 +309,8 @@ class FakeServer:
         self.arena = Arena()
         self.tracing = Tracing(TraceOptions())
         self.is_ready = True
+        self.has_sequences = False
+        self.on_demand = None
         self.asks_models = False
         """Whether readiness is asked of the models: `check_ready` and `check_model_ready` then wait for ``hook``."""
         self.hook: asyncio.Future[bool] | None = None

@@ -467,7 +467,7 @@ def test_a_load_is_tried_again_as_often_as_asked(tmp_path):
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("broken", ["plan_load", "Model"])
+@pytest.mark.parametrize("broken", ["plan_load", "make_model"])
 def test_a_bug_in_a_load_fails_that_load_and_is_logged_with_its_traceback(
     tmp_path, monkeypatch, caplog, broken
 ):

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from bireme.scheduling import ResponseOrder
+from bireme.config.model_config import ModelConfig, ModelSequenceBatching, StrategyOldest
+from bireme.scheduling import ResponseOrder, make_response_order
+from bireme.scheduling.response_order import RunOrder
 from bireme.types import BackendFailed, Cancelled, Execution, InferenceResponse, RequestTimedOut
 from waiting import make_request
 
@@ -148,3 +150,40 @@ def complete(order, request, ran):
     if not ran:
         assert ready[0][0] is request
     return [request for request, _ in ready]
+
+
+class TestOrderOfRuns:
+    """What `make_response_order` gives for sequences: places are given when a request begins to run."""
+
+    @staticmethod
+    def make() -> RunOrder:
+        batching = ModelSequenceBatching(oldest=StrategyOldest(preserve_ordering=True))
+        order = make_response_order(ModelConfig(sequence_batching=batching))
+        assert isinstance(order, RunOrder)
+        return order
+
+    def test_a_request_that_never_ran_holds_nobody_up(self):
+        order = self.make()
+        waiting, running = make_request("w"), make_request("r")
+        for request in (waiting, running):
+            order.admit(request)
+        order.start(running, 0)
+        assert [request.id for request, _ in order.complete(running, answer())] == ["r"]
+        assert [request.id for request, _ in order.complete(waiting, answer())] == ["w"]
+
+    def test_requests_of_an_instance_are_answered_as_they_began(self):
+        order = self.make()
+        first, second, other = make_request("1"), make_request("2"), make_request("o")
+        order.start(first, 0)
+        order.start(second, 0)
+        order.start(other, 1)
+        order.start(first, 0)  # runs again
+        assert order.complete(second, answer()) == []
+        assert order.statistics() == {"open": 3, "held": 1}
+        assert [request.id for request, _ in order.complete(other, answer())] == ["o"]
+        assert [request.id for request, _ in order.complete(first, answer())] == ["1", "2"]
+        assert order.statistics() == {"open": 0, "held": 0}
+
+    def test_without_the_wish_there_is_no_order(self):
+        assert make_response_order(ModelConfig(sequence_batching=ModelSequenceBatching())) is None
+        assert make_response_order(ModelConfig()) is None

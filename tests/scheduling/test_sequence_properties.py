@@ -12,6 +12,7 @@ from bireme.config.model_config import (
     StrategyOldest,
 )
 from bireme.scheduling.sequence_batcher import SequenceBatcher
+from bireme.scheduling.sequence_slots import DropReason
 from bireme.types import BiremeError, InferenceRequest, Unavailable
 
 IDLE_US = 1_000
@@ -87,9 +88,17 @@ class SequenceMachine(RuleBasedStateMachine):
             for request, _error in decision.refused:
                 self.waiting.remove(request)
                 self.answered.append(request)
+            for dropped in decision.dropped:
+                if dropped.has_run and dropped.reason in {DropReason.IDLE, DropReason.CANCELLED}:
+                    self.check_nothing_runs(dropped.sequence_id)
             if decision.batch is None:
                 return
             self.execute(decision)
+
+    def check_nothing_runs(self, sequence_id):
+        """A model that is told of a dropped sequence may forget it at once."""
+        running = [request for _, batch in self.executions for request in batch if request is not None]
+        assert all(request.sequence_id != sequence_id for request in (*running, *self.unanswered))
 
     def is_free(self, instance):
         return instance not in self.away and all(busy != instance for busy, _ in self.executions)

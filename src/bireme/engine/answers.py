@@ -94,11 +94,11 @@ class Answers:
         if self._order is not None:
             self._order.admit(request)
 
-    def start(self, requests: Iterable[InferenceRequest]) -> None:
-        """``requests`` of sequences begin to run: their places in the order, if it is kept, are as they start."""
+    def start(self, requests: Iterable[InferenceRequest], instance: int) -> None:
+        """``requests`` of sequences begin to run on an instance: their places in the order, if it is kept, are as they start."""
         if self._order is not None:
             for request in requests:
-                self._order.start(request)
+                self._order.start(request, instance)
 
     def answer_batch(
         self,

@@ -52,7 +52,7 @@ class ControlInputs:
         Raises:
             InvalidArgument: it is a string and the model takes numbers, or the reverse.
         """
-        if not self._id_type:
+        if not self._id_type or not request.sequence_id:
             return
         is_string = isinstance(request.sequence_id, str)
         if is_string != (self._id_type == "BYTES"):

@@ -35,6 +35,7 @@ from bireme.engine.model_state import LoadSource, Members, ModelRecord
 from bireme.engine.model_table import DUPLICATE, ModelTable, suggest
 from bireme.engine.options import ModelControlMode, RateLimit, ServerOptions
 from bireme.engine.response_cache.model_caches import attach_cache, open_caches
+from bireme.engine.sequence_model import make_model
 from bireme.engine.timer import DeadlineTimer
 from bireme.engine.transitions import Transitions
 from bireme.engine.version_loader import VersionLoader
@@ -266,7 +267,7 @@ class Lifecycle:
                 statistics.load_duration_ns = outcome.load_duration_ns
                 if outcome.config.ensemble_scheduling is not None:
                     outcome.labels = MemberLabels(outcome.config, outcome.labels, self.table)
-                model = Model(
+                model = make_model(
                     outcome,
                     loop=self._loop,
                     timer=self.timer,

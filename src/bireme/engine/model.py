@@ -467,7 +467,7 @@ class Model:
         for request in requests:
             self._answers.fail(request, error)
 
-    def run_again(self, request: InferenceRequest) -> bool:
+    def run_again(self, request: InferenceRequest) -> bool:  # noqa: ARG002 (of use to a `SequenceModel`)
         """Let ``request``, whose execution is about to end, run again; False: the model is not iterative."""
         return False
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from bireme.config import ModelConfig
 from bireme.engine.control_inputs import ControlInputs
 from bireme.engine.instance_pool import InstancePool
 from bireme.engine.instances import Slot
+from bireme.scheduling import Decision
 from bireme.scheduling.sequence_batcher import Dropped, SequenceBatcher, SequenceDecision
 from bireme.scheduling.sequence_slots import DropReason
 from bireme.telemetry import ModelStatistics
+from bireme.telemetry.statistics import SequenceCounts
 from bireme.types import Execution, InferenceRequest, Unavailable
 
 log = logging.getLogger("bireme.engine")
@@ -41,6 +43,8 @@ class Sequences:
         self._dispatch_soon = dispatch_soon
         self._pool: InstancePool
         self._slots: list[Slot] = []
+        self._counts: SequenceCounts
+        self._count_live: Callable[[], int] = lambda: batcher.num_live
         self.drain = batcher.drain
         self.statistics = batcher.statistics
         self.stop_starts = batcher.stop_starts
@@ -50,9 +54,18 @@ class Sequences:
         self._pool = pool
         self._slots = pool.slots[:]
 
+    def count_in(self, statistics: ModelStatistics) -> None:
+        """Count in ``statistics`` from now on; those of a model that this one replaces go on."""
+        if statistics.sequences is None:
+            statistics.sequences = SequenceCounts()
+        self._counts = statistics.sequences
+        self._counts.count_live = self._count_live
+
     def close(self) -> None:
         """Let go of the model."""
         self._dispatch_soon = _do_nothing
+        if self._counts.count_live is self._count_live:
+            self._counts.count_live = int  # none
         self._slots.clear()
 
     # What a scheduler has.
@@ -77,6 +90,10 @@ class Sequences:
     def num_live(self) -> int:
         """See `SequenceBatcher.num_live`."""
         return self._batcher.num_live
+
+    def schedule(self, now_ns: int, *, instance_free: bool) -> Decision:
+        """See `Scheduler.schedule`: not for sequences, whose instances are not all the same. See `next_batch`."""
+        raise NotImplementedError
 
     # Executions.
 
@@ -114,15 +131,13 @@ class Sequences:
         execution.sequence_slots = list(decision.slots)
         return execution
 
-    def end_execution(
-        self, execution: Execution, requests: Iterable[InferenceRequest]
-    ) -> list[InferenceRequest]:
-        """The instance is done with ``execution``; return its ``requests`` without null requests."""
+    def end_execution(self, execution: Execution) -> list[InferenceRequest]:
+        """The instance is done with ``execution``; return its requests without null requests."""
         slots = execution.sequence_slots
         assert slots is not None
         real = []
         instance = 0
-        for request, slot in zip(requests, slots, strict=True):
+        for request, slot in zip(execution.requests, slots, strict=True):
             if slot is not None:
                 real.append(request)
                 instance = slot.instance
@@ -151,6 +166,7 @@ class Sequences:
     # Ends that no request asks for.
 
     def _note_drop(self, dropped: Dropped) -> None:
+        self._counts.dropped[dropped.reason] += 1
         log.log(
             logging.WARNING if dropped.reason in (DropReason.RESTARTED, DropReason.LOST) else logging.INFO,
             "%s: sequence %r is over without its END: %s",

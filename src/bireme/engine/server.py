@@ -182,6 +182,11 @@ class Server(RepositoryCalls):
         seconds = (time.monotonic_ns() - start_ns) / 1e9
         log.info("server '%s': models loaded in %.2f s", self.options.id, seconds)
 
+    @property
+    def has_sequences(self) -> bool:
+        """Whether sequences have begun that are not over: also while the server stops their requests are taken."""
+        return any(model.num_sequences for model in self._versions.values())
+
     def announce_stop(self) -> None:
         """Be not ready from now on. Requests are still taken until `stop`: front ends hand over what they have received."""
         if self._state in (ServerState.INITIALIZING, ServerState.READY):

@@ -57,9 +57,12 @@ class FrontEnd:
         Returns when all that was complete has been inflated, parsed and submitted, after ``timeout_s`` at the latest. The
         engine must not refuse requests before that.
         """
-        self._listener.retire()
+        self._ask_to_leave()
         if self._work is not None:
             await self._work.settle(timeout_s)
+
+    def _ask_to_leave(self) -> None:
+        self._listener.retire()
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Accept nothing more, close idle connections, let requests in flight finish for ``grace_s``, then cut them."""

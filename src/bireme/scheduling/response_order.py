@@ -35,8 +35,8 @@ class ResponseOrder:
         """Give ``request`` the next place. Call once, when it has entered the queue."""
         self._held[request] = []
 
-    def start(self, request: InferenceRequest) -> None:
-        """``request`` begins to run; it has its place already."""
+    def start(self, request: InferenceRequest, instance: int) -> None:
+        """``request`` begins to run on an instance; it has its place already."""
 
     def complete(self, request: InferenceRequest, response: InferenceResponse) -> list[Ready]:
         """Take in a response of ``request`` and return all that may be sent now, in order.
@@ -82,25 +82,44 @@ class ResponseOrder:
 
 
 class RunOrder(ResponseOrder):
-    """The order in which requests began to run: for sequences, whose requests wait for one another's responses.
+    """The order in which the requests of an instance began to run: for sequences, whose requests wait for one another's responses.
 
     One that never ran has no place, and its error is let out at once. One that runs again keeps its place.
     """
 
-    __slots__ = ()
+    __slots__ = ("_of", "_orders")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._orders: dict[int, ResponseOrder] = {}
+        """By instance."""
+        self._of: dict[InferenceRequest, ResponseOrder] = {}
 
     def admit(self, request: InferenceRequest) -> None:
         """Nothing: `start` gives the place."""
 
-    def start(self, request: InferenceRequest) -> None:
+    def start(self, request: InferenceRequest, instance: int) -> None:
         """Give ``request`` the next place, unless it has one."""
-        self._held.setdefault(request, [])
+        if request not in self._of:
+            self._of[request] = order = self._orders.setdefault(instance, ResponseOrder())
+            order.admit(request)
 
     def complete(self, request: InferenceRequest, response: InferenceResponse) -> list[Ready]:
         """See `ResponseOrder.complete`."""
-        if request not in self._held:
+        order = self._of.get(request)
+        if order is None:
             return [(request, response)]
-        return super().complete(request, response)
+        if response.final:
+            del self._of[request]
+        return order.complete(request, response)
+
+    def statistics(self) -> dict[str, Any]:
+        """See `ResponseOrder.statistics`."""
+        each = [order.statistics() for order in self._orders.values()]
+        return {key: sum(found[key] for found in each) for key in ("open", "held")}
+
+    def __repr__(self) -> str:
+        return f"RunOrder({list(self._orders.values())})"
 
 
 def make_response_order(config: ModelConfig) -> ResponseOrder | None:

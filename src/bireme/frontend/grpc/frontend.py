@@ -39,6 +39,12 @@ class GrpcFrontend(FrontEnd):
         await super().retire(timeout_s)
         self._api.is_accepting = False
 
+    def _ask_to_leave(self) -> None:
+        # A client that is asked takes its next calls to a new connection, where it is asked again before it can make any: a
+        # sequence that has begun here could not go on.
+        if not self._api.server.has_sequences:
+            super()._ask_to_leave()
+
     async def stop(self, grace_s: float = 0.0) -> None:
         """As `FrontEnd.stop`."""
         self._api.is_accepting = False

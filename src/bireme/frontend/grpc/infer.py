@@ -158,7 +158,8 @@ def check_accepting(api: GrpcApi) -> None:
     Raises:
         Unavailable: it is.
     """
-    if not api.is_accepting:
+    # Sequences that have begun go on: the engine knows them, and refuses all else.
+    if not api.is_accepting and not api.server.has_sequences:
         raise Unavailable(SHUTTING_DOWN)
 
 
