@@ -66,6 +66,10 @@ def test_tensor_whose_name_is_no_word():
     [
         ("", "is no condition: ''"),
         ("score >", "is no condition: 'score >': invalid syntax"),
+        ("score = 1", "; write '=='"),
+        ("score > 1 && found", "; write 'and'"),
+        ("found || score != 1", "; write 'or'"),
+        ("!found", "; write 'not'"),
         ("1 > 0", "looks at no tensor"),
         ("score", None),
         ("score > 0 > 1", "cannot be chained"),

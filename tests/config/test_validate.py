@@ -723,6 +723,17 @@ ENSEMBLES = [
         ],
     ),
     (
+        step("a", "in", "mid") + step("b", "mid", "out"),
+        'parameters { key: "when:out" value { string_value: "midd > 1" } }',
+        [
+            (
+                "output 'out' for ensemble 'm' is not written: at least one of its depending tensors, 'midd', is not "
+                "connected"
+            ),
+            "ensemble tensor 'midd' is unused in ensemble 'm': nothing ever writes it; did you mean 'mid'?",
+        ],
+    ),
+    (
         step("a", "in loop", "back") + step("b", "back", "loop out"),
         "",
         [

@@ -190,7 +190,7 @@ def test_half_precision_comes_as_numbers():
         ({"text": {"a": 1}}, "found an object"),
         ({"stream": "false"}, "input 'stream' of type BOOL expects true or false"),
         ({"max_tokens": 1.5}, "input 'max_tokens' of type INT32 expects an integer"),
-        ({"max_tokens": [[1, 2]]}, "shape [1,1] has 1 elements, 'data' has 2"),
+        ({"max_tokens": [[1, 2]]}, "'data' has 2; generate takes flat lists, infer any shape"),
         ({"other": None}, "parameter 'other' has invalid type: found null"),
         ({"other": [1]}, "parameter 'other' has invalid type: found an array"),
         ({"txet": [1]}, "model 'm' has no input of that name, it has ['text','max_tokens','stream']"),

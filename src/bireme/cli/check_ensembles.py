@@ -12,6 +12,7 @@ from bireme.backends.interface import ModelContext
 from bireme.backends.lone_host import LoneHost
 from bireme.config import ModelConfig, apply_autocomplete
 from bireme.engine.dependencies import DependencyGraph, dependencies_of
+from bireme.engine.model_table import suggest
 from bireme.types import BiremeError, InvalidArgument, NotFound
 
 
@@ -87,7 +88,9 @@ class _Ensembles(LoneHost):
         """Return the config that a model would serve with."""
         model = self._models.get(name)
         if model is None:
-            raise NotFound(f"model '{name}' is in none of the repositories, or in several")
+            raise NotFound(
+                f"model '{name}' is in none of the repositories, or in several{suggest(name, self._models)}"
+            )
         self.check(name)
         if not model.finals:
             raise NotFound(f"model '{name}' would not load")

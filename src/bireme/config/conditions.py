@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import json
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -44,6 +45,8 @@ _COMPARISONS: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
+_FOREIGN: Final = {"&&": "and", r"\|\|": "or", "!(?!=)": "not", "(?<![=<>!])=(?!=)": "=="}
+"""By pattern, what operators of other languages are called here."""
 _REDUCTIONS: Final[dict[str, Callable[[Array], Any]]] = {
     "any": np.any,
     "all": np.all,
@@ -131,7 +134,8 @@ def parse_condition(text: str, *, where: str = "condition") -> Condition:
     try:
         evaluate = parser.truth(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise parser.fault(error.msg if isinstance(error, SyntaxError) else str(error)) from None
+        what = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise parser.fault(what + _hint(text)) from None
     if not parser.tensors:
         raise parser.fault("it looks at no tensor")
     return Condition(text, tuple(parser.tensors), evaluate)
@@ -230,6 +234,14 @@ class _Parser:
     def fault(self, what: str) -> InvalidArgument:
         """Return the error for an expression that is not understood."""
         return InvalidArgument(f"{self.where} is no condition: '{_shortened(self.text)}': {_shortened(what)}")
+
+
+def _hint(text: str) -> str:
+    """Return what to write for an operator of other languages, to follow a message; empty if there is none in ``text``."""
+    for pattern, operator in _FOREIGN.items():
+        if re.search(pattern, text):
+            return f"; write '{operator}'"
+    return ""
 
 
 def _shortened(text: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bireme.config.backend_rules import ENSEMBLE_PLATFORM
 from bireme.config.conditions import DEFAULT, WHEN, Condition, conditions, defaults
+from bireme.config.faults import near_name
 from bireme.config.model_config import EnsembleStep, ModelConfig, ModelEnsembling
 from bireme.types.errors import InvalidArgument
 
@@ -109,21 +110,28 @@ def _flow(
             yield f"ensemble input '{tensor}' for ensemble '{name}' is written by a step as well"
         elif tensor not in read:
             yield f"ensemble input '{tensor}' for ensemble '{name}' is not used"
-    needs = [looked_at[index].union(step.input_map.values()) for index, step in enumerate(ensemble.step)]
+    needs = [
+        tuple(dict.fromkeys((*step.input_map.values(), *sorted(looked_at[index]))))
+        for index, step in enumerate(ensemble.step)
+    ]
     ready = _reachable(ensemble.step, needs, set(inputs))
     for tensor in outputs:
         if tensor not in read | written:
             yield f"ensemble output '{tensor}' for ensemble '{name}' is not used: no step writes it"
         elif tensor not in ready:
-            yield _unwritten(tensor, ensemble.step, ready, name)
+            yield _unwritten(tensor, ensemble.step, needs, ready, name)
     for tensor in sorted((read | written) - set(outputs)):
         if tensor not in ready:
-            yield f"ensemble tensor '{tensor}' is unused in ensemble '{name}': nothing ever writes it"
+            near = None if tensor in written else near_name(tensor, sorted(written.union(inputs)))
+            hint = f"; did you mean '{near}'?" if near else ""
+            yield f"ensemble tensor '{tensor}' is unused in ensemble '{name}': nothing ever writes it{hint}"
         elif tensor not in read:
             yield f"ensemble tensor '{tensor}' is unused in ensemble '{name}': no step reads it and it is no output"
 
 
-def _reachable(steps: tuple[EnsembleStep, ...], needs: Sequence[frozenset[str]], ready: set[str]) -> set[str]:
+def _reachable(
+    steps: tuple[EnsembleStep, ...], needs: Sequence[tuple[str, ...]], ready: set[str]
+) -> set[str]:
     """Return the tensors that come to exist when those in ``ready`` do; ``needs``: what each step waits for."""
     waiting = set(range(len(steps)))
     while True:
@@ -135,12 +143,18 @@ def _reachable(steps: tuple[EnsembleStep, ...], needs: Sequence[frozenset[str]],
         waiting -= runnable
 
 
-def _unwritten(output: str, steps: tuple[EnsembleStep, ...], ready: set[str], name: str) -> str:
+def _unwritten(
+    output: str,
+    steps: tuple[EnsembleStep, ...],
+    needs: Sequence[tuple[str, ...]],
+    ready: set[str],
+    name: str,
+) -> str:
     """Say that an output is never written, and which tensor at the start of its chain is missing."""
-    makers = {tensor: step for step in steps for tensor in step.output_map.values()}
+    makers = {tensor: index for index, step in enumerate(steps) for tensor in step.output_map.values()}
     missing, seen = output, {output}
-    while (step := makers.get(missing)) is not None:
-        source = next((tensor for tensor in step.input_map.values() if tensor not in ready | seen), None)
+    while (index := makers.get(missing)) is not None:
+        source = next((tensor for tensor in needs[index] if tensor not in ready | seen), None)
         if source is None:
             break
         seen.add(source)

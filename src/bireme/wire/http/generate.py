@@ -136,7 +136,14 @@ class _Members:
         shape = _fit(key, spec.shape, len(elements))
         if not elements:
             check_shape(key, shape)
-        tensor = decode_json_data(key, spec.datatype, shape, elements, self._limits)
+        try:
+            tensor = decode_json_data(key, spec.datatype, shape, elements, self._limits)
+        except InvalidArgument as error:
+            if elements and type(elements[0]) is list:
+                raise InvalidArgument(
+                    f"{error.message}; generate takes flat lists, infer any shape"
+                ) from None
+            raise
         self._count(tensor)
         request.inputs[key] = tensor
 
