@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
 from e2e_server import fake_config, wait_until
+from python_models import DECOUPLED, GrpcStream
 
 SOON = {"bireme_deadline_us": 20_000}
 LOOP = """
@@ -61,6 +63,7 @@ def test_clients_hear_of_it_in_their_protocols_words(start_fake):
     assert server.failures()["CANCELED"] == 2
 
 
+@pytest.mark.slow
 def test_a_python_model_is_told_and_its_callers_end_in_time(python_server):
     python_server.add("d1", LOOP.format(name="d1"))
     python_server.add("d2", CALLER.format(name="d2", callee="d1"))
@@ -85,3 +88,40 @@ def test_a_model_in_a_thread_is_told_as_well(python_server):
 
     assert answer.status == 503
     python_server.wait_signal("d3-told", 2)
+
+
+STREAM = """
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for number in range(500):
+                if request.is_cancelled():
+                    signal_file("d4-told", "x")
+                    break
+                sender.send(word(number))
+                time.sleep(0.01)
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+@pytest.mark.slow
+def test_streams_end_with_the_error_after_what_came_in_time(python_server):
+    python_server.add("d4", STREAM, DECOUPLED)
+    with GrpcStream(python_server) as stream:
+        stream.ask("d4", 1, parameters={"bireme_deadline_us": 100_000})
+        answers = [stream.take()]
+        while not isinstance(answers[-1], Exception):
+            answers.append(stream.take())
+        assert not stream.has_more(0.05)
+    python_server.wait_signal("d4-told", 2)
+
+    events = python_server.post(
+        "/v2/models/d4/generate_stream", {"X": [1], "bireme_deadline_us": 100_000}
+    ).body.decode()
+
+    assert answers[:2] == [[0], [1]]
+    assert "deadline has passed while it ran" in str(answers[-1])
+    assert events.startswith("data: {")
+    assert "deadline has passed while it ran" in events.strip().rpartition("\n")[2]
+    wait_until(lambda: python_server.count("nv_inference_request_failure", "d4", "CANCELED") == 2)

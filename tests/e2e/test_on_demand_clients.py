@@ -117,6 +117,7 @@ def test_a_request_waits_within_its_time(start_fake):
         backend.gate.set()
 
 
+@pytest.mark.slow
 def test_python_models_load_what_they_call_and_their_processes_count(tmp_path):
     settings = (
         "--model-control-mode=ondemand",

@@ -34,6 +34,7 @@ def limited(tmp_path_factory):
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("modes", [("", ""), (THREAD, ""), ("", THREAD), (THREAD, THREAD)])
 def test_callers_and_callees_that_need_the_same_never_stand_still(limited, modes):
     limited.add("callee", PLUS_ONE, NEEDS + modes[1])
@@ -49,6 +50,7 @@ def test_callers_and_callees_that_need_the_same_never_stand_still(limited, modes
         limited.unload_all()
 
 
+@pytest.mark.slow
 def test_executions_that_need_the_same_never_overlap(limited):
     limited.write("first", ALONE, NEEDS)
     limited.write("second", ALONE, NEEDS)
