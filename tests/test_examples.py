@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 
 import numpy as np
@@ -64,10 +63,10 @@ def test_the_sample_picture_is_drawn_and_steps_report_what_they_made(monkeypatch
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    build = load("vision/build.py", monkeypatch)
+    packages = load("packages.py", monkeypatch)
 
     with pytest.raises(SystemExit, match="package 'no_such_package' is not installed"):
-        build.package_file("no_such_package", "x")
+        packages.package_file("no_such_package", "x")
 
 
 def test_regions_become_text_boxes_from_top_to_bottom(tasks):
@@ -172,34 +171,44 @@ def test_close_reasons_are_read_from_the_metrics_page(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_demo_starts_and_stops_a_server(monkeypatch, tmp_path):
-    demo = load("vision/demo.py", monkeypatch)
+def test_a_server_listens_while_the_context_lasts(monkeypatch, tmp_path):
+    serving = load("serving.py", monkeypatch)
     add_model(tmp_path / "models", "plus", save_plus_one)
-    monkeypatch.setattr(demo.build, "MODELS", tmp_path / "models")
-    monkeypatch.setattr(demo, "LOG", tmp_path / "server.log")
 
-    ports = demo.free_ports(2)
-    server = demo.start_server(*ports)
-    demo.wait_until_ready(server, ports[0])
-    demo.stop_server(server)
+    with serving.served(tmp_path / "models", tmp_path / "out" / "server.log") as addresses:
+        assert serving.answers(f"http://{addresses.http}/v2/models/plus/ready")
+        assert serving.answers(f"http://{addresses.metrics}/metrics")
 
-    assert 0 == server.returncode
+    assert not serving.answers(f"http://{addresses.http}/v2/health/live")
+    assert '"stopped"' in (tmp_path / "out" / "server.log").read_text()
 
 
 @pytest.mark.slow
-def test_the_demo_shows_the_log_of_a_server_that_does_not_start(monkeypatch, tmp_path, capsys):
-    demo = load("vision/demo.py", monkeypatch)
-    (tmp_path / "models").mkdir()
-    monkeypatch.setattr(demo.build, "MODELS", tmp_path / "models")
-    monkeypatch.setattr(demo, "LOG", tmp_path / "server.log")
+def test_the_log_of_a_server_that_does_not_start_is_shown(monkeypatch, tmp_path):
+    serving = load("serving.py", monkeypatch)
 
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        server = demo.start_server(port, demo.free_ports(1)[0])
-        server.wait(20)
-        with pytest.raises(SystemExit):
-            demo.wait_until_ready(server, port)
+    with (
+        pytest.raises(SystemExit, match="the server ended with exit status 1") as ended,
+        serving.served(tmp_path / "nowhere", tmp_path / "server.log"),
+    ):
+        pass
 
-    shown = capsys.readouterr().err
-    assert "error: the server ended with exit status 1" in shown
-    assert "cannot listen on" in shown
+    assert f"{tmp_path / 'server.log'}:\nError: --model-repository" in str(ended.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("raise SystemExit(3)", "ended with exit status 3"),
+        ("import time; time.sleep(60)", "is not ready yet"),
+    ],
+)
+def test_a_program_that_does_not_become_ready_is_an_error(monkeypatch, tmp_path, code, text):
+    serving = load("serving.py", monkeypatch)
+    monkeypatch.setattr(serving, "START_TIMEOUT_S", 0.2 if "sleep" in code else 20)
+
+    with (
+        pytest.raises(SystemExit, match=text),
+        serving.running(["-c", code], tmp_path / "log", lambda: False),
+    ):
+        pass

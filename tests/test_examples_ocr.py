@@ -48,13 +48,6 @@ def test_the_configs_are_sound():
     assert [] == faults
 
 
-def test_a_missing_package_is_named(monkeypatch):
-    build = load("ocr/build.py", monkeypatch)
-
-    with pytest.raises(SystemExit, match="package 'no_such_package' is not installed"):
-        build.package_file("no_such_package", "x")
-
-
 def test_pictures_get_sides_that_the_detector_takes(steps):
     assert (1, 3, 64, 96) == steps.detector_input(np.zeros((70, 100, 3), np.uint8)).shape
     assert (1, 3, 640, 1280) == steps.detector_input(np.zeros((2000, 4000, 3), np.uint8)).shape
@@ -219,13 +212,12 @@ def service(tmp_path_factory) -> Iterator[SimpleNamespace]:
     """The server and the gateway, a client, and the program of the client."""
     with pytest.MonkeyPatch.context() as patch:
         load("ocr/build.py", patch).build(len)
-        client = load("ocr/client.py", patch)
-        serving = load("ocr/serving.py", patch)
+        demo = load("ocr/demo.py", patch)
         with (
-            serving.served(tmp_path_factory.mktemp("logs")) as addresses,
-            triton.InferenceServerClient(addresses.http, concurrency=8) as connection,
+            demo.served(tmp_path_factory.mktemp("logs")) as (http, gateway),
+            triton.InferenceServerClient(http, concurrency=8) as connection,
         ):
-            yield SimpleNamespace(addresses=addresses, triton=connection, program=client)
+            yield SimpleNamespace(gateway=gateway, triton=connection, program=demo.client)
 
 
 def counts(service: SimpleNamespace, model: str) -> tuple[int, int]:
@@ -237,7 +229,7 @@ def counts(service: SimpleNamespace, model: str) -> tuple[int, int]:
 def all_ways(service: SimpleNamespace, content: bytes) -> list:
     """Return what each of the three ways finds."""
     inside = [service.program.ask(service.triton, model, content) for model in MODELS]
-    return [*inside, service.program.ask_gateway(service.addresses.gateway, content)]
+    return [*inside, service.program.ask_gateway(service.gateway, content)]
 
 
 @pytest.mark.slow
@@ -277,7 +269,7 @@ def test_what_is_no_picture_is_an_error_of_the_caller(service, model):
 @pytest.mark.slow
 def test_the_gateway_tells_whose_mistake_it_is(service):
     with pytest.raises(urllib.error.HTTPError, match="400"):
-        service.program.ask_gateway(service.addresses.gateway, b"text")
+        service.program.ask_gateway(service.gateway, b"text")
 
 
 @pytest.mark.slow

@@ -147,17 +147,13 @@ class Served(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
+def served(tmp_path_factory) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patch:
         demo = load("voice/demo.py", patch)
         demo.build.build(len)
-        server = demo.start_server()
-        try:
-            yield Served(demo, *demo.wait_until_ready(server))
-            demo.stop_server(server)
-        finally:
-            server.kill()
-            server.wait()
+        log = tmp_path_factory.mktemp("voice") / "server.log"
+        with demo.serving.served(demo.build.MODELS, log) as addresses:
+            yield Served(demo, addresses.http, addresses.grpc)
 
 
 @pytest.mark.slow

@@ -12,10 +12,12 @@ import shutil
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
 import receipt
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
+from packages import make, package_file
 
 HERE = Path(__file__).resolve().parent
 MODELS = HERE / "models"
@@ -35,14 +37,6 @@ PYTHON_MODELS = ("preprocess", "read_boxes", "ocr_bls")
 ALPHABET = HERE / "alphabet.txt"
 
 
-def package_file(package: str, path: str) -> Path:
-    """Return a file of an installed package, without importing it: the models' own code is not needed."""
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise SystemExit(f"error: package '{package}' is not installed; `make demo` installs it")
-    return Path(spec.submodule_search_locations[0], path)
-
-
 def write_alphabet(target: Path) -> None:
     """Write the letters that the reader knows, one a line: they travel in the metadata of its file."""
     import onnx
@@ -50,14 +44,6 @@ def write_alphabet(target: Path) -> None:
     model = onnx.load(MODELS / "reader/1/model.onnx")
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     target.write_text("\n".join(metadata["character"].splitlines()) + "\n", encoding="utf-8")
-
-
-def make(target: Path, write: Callable[[Path], object]) -> None:
-    """Have ``target`` written, in one go: an interrupted run leaves no half a file, and no server reads one."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f".{target.name}")
-    write(unfinished)
-    unfinished.rename(target)
 
 
 def build(report: Callable[[str], object]) -> int:

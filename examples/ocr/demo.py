@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import build
 import client
-import serving
 import tritonclient.http as triton
 from ocr_steps import Found
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
+import serving
 
 HERE = Path(__file__).resolve().parent
 NUM_RUNS = 3
@@ -44,6 +49,18 @@ Ask = Callable[[bytes], Found]
 def step(number: int, text: str) -> None:
     """Announce a step."""
     console.print(f"\n[bold]{number}  {text}[/bold]")
+
+
+@contextmanager
+def served(logs: Path) -> Iterator[tuple[str, str]]:
+    """Serve the models, and run the gateway beside the server, while the context lasts; yield where both listen for HTTP."""
+    with serving.served(build.MODELS, logs / "server.log") as server:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            gateway = f"127.0.0.1:{free.getsockname()[1]}"
+        command = [str(HERE / "gateway.py"), "--grpc", server.grpc, "--http", gateway]
+        ready = partial(serving.answers, f"http://{gateway}/ready")
+        with serving.running(command, logs / "gateway.log", ready):
+            yield server.http, gateway
 
 
 def show_pictures(ask: Ask) -> None:
@@ -149,8 +166,8 @@ def main() -> None:
     step(2, "Server, and a gateway beside it that calls the same models over gRPC")
     start = time.monotonic()
     with (
-        serving.served(HERE / "out") as addresses,
-        triton.InferenceServerClient(addresses.http, concurrency=BURST) as connection,
+        served(client.OUT) as (http, gateway),
+        triton.InferenceServerClient(http, concurrency=BURST) as connection,
     ):
         console.print(
             f"  ready after {time.monotonic() - start:.1f} s; their logs are in {short(client.OUT)}/"
@@ -159,7 +176,7 @@ def main() -> None:
             way: lambda content, model=model: client.ask(connection, model, content)
             for way, model in MODELS.items()
         }
-        ways["gateway"] = lambda content: client.ask_gateway(addresses.gateway, content)
+        ways["gateway"] = lambda content: client.ask_gateway(gateway, content)
 
         step(3, "What the pictures say: find lines, cut them out, turn them upright, read them")
         show_pictures(ways["ensemble + BLS"])
@@ -168,7 +185,7 @@ def main() -> None:
         show_ways(ways)
 
         step(5, "Where the time goes")
-        show_waterfall(addresses.http)
+        show_waterfall(http)
 
         step(6, f"{BURST} clients at once: lines of several pictures share batches")
         show_burst(connection)

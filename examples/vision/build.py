@@ -13,12 +13,14 @@ import shutil
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 import onnx
 from PIL import Image, ImageDraw, ImageFont
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
+from packages import make, package_file
 
 HERE = Path(__file__).resolve().parent
 MODELS = HERE / "models"
@@ -26,14 +28,6 @@ PICTURES = HERE / "pictures"
 
 SAMPLE_LINES = (("Hello World 2026", 20, 40), ("Invoice No. 4711", 90, 32), ("TOTAL: 129.50 EUR", 145, 28))
 """The drawn sample: text, top edge and letter height in pixels."""
-
-
-def package_file(package: str, path: str) -> Path:
-    """Return a file of an installed package, without importing it: the models' own code is not needed."""
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise SystemExit(f"error: package '{package}' is not installed; `make demo-vision` installs it")
-    return Path(spec.submodule_search_locations[0], path)
 
 
 def make_size_dynamic(target: Path) -> None:
@@ -82,7 +76,7 @@ class Step(NamedTuple):
 
     target: Path
     package: str
-    make: Callable[[Path], object]
+    write: Callable[[Path], object]
 
 
 def copied(target: Path, package: str, module: str, path: str) -> Step:
@@ -122,11 +116,8 @@ STEPS = (
 def build(report: Callable[[str], object]) -> int:
     """Make what is missing; tell ``report`` of every file made. Returns how many there were."""
     missing = [step for step in STEPS if not step.target.exists()]
-    for target, package, make in missing:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = target.with_name(f".{target.name}")  # an interrupted run leaves no half a model
-        make(unfinished)
-        unfinished.rename(target)
+    for target, package, write in missing:
+        make(target, write)
         origin = f"from {package} {version(package)}" if package else "drawn here"
         report(f"{target.relative_to(HERE)!s:36} {target.stat().st_size / 1e6:5.1f} MB  {origin}")
     return len(missing)

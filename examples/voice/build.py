@@ -12,11 +12,13 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
+from packages import make, package_file
 
 HERE = Path(__file__).resolve().parent
 MODELS = HERE / "models"
@@ -46,14 +48,6 @@ FROM_SPEECH = {
 INTENTS, EXAMPLES = MODELS / "understand/1/intents.json", MODELS / "understand/1/examples.npz"
 
 
-def package_file(package: str, path: str) -> Path:
-    """Return a file of an installed package, without importing it: the models' own code is not needed."""
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise SystemExit(f"error: package '{package}' is not installed; `make demo-voice` installs it")
-    return Path(spec.submodule_search_locations[0], path)
-
-
 def step_code(path: str, models: Path = MODELS) -> ModuleType:
     """Return a module of one of the models, by its path in ``models``."""
     name = "voice_" + path.removesuffix(".py").replace("/", "_")
@@ -77,14 +71,6 @@ def write_examples(target: Path) -> None:
     places = [meaning.place_of(model.run(None, pieces.pieces_of(each, tokenizer))[0]) for _, each in table]
     with target.open("wb") as file:
         np.savez(file, intents=np.array([intent for intent, _ in table]), places=np.stack(places))
-
-
-def make(target: Path, write: Callable[[Path], object]) -> None:
-    """Have ``target`` written; an interrupted run leaves no half a file."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f".{target.name}")
-    write(unfinished)
-    unfinished.rename(target)
 
 
 def is_older(target: Path, source: Path) -> bool:

@@ -238,9 +238,9 @@ class _Parser:
 
 def _hint(text: str) -> str:
     """Return what to write for an operator of other languages, to follow a message; empty if there is none in ``text``."""
-    for pattern, operator in _FOREIGN.items():
+    for pattern, ours in _FOREIGN.items():
         if re.search(pattern, text):
-            return f"; write '{operator}'"
+            return f"; write '{ours}'"
     return ""
 
 
