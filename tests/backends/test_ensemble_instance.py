@@ -516,6 +516,27 @@ async def test_failure_ends_the_hold_of_a_producer_whose_responses_wait(loop):
 
 
 @on_loop
+async def test_producer_is_not_held_for_a_step_that_calls_its_model(loop):
+    """Only the code of the step's model knows that it does (BLS)."""
+    bench = Bench(streaming(limit=1), STREAM, A, loop=loop)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "_WATCH_S", 0.001)
+        bench.ask()
+        for value in range(2):
+            bench.host.answer("STREAM", Y=[value], final=False)
+        assert bench.host.held
+        stream, step_request = bench.host.open
+        call = InferenceRequest("STREAM", {}, print)
+        call.owner = stream.owner = object()
+        step_request.execution = Execution([step_request], 1, "single")
+        step_request.execution.calls = {call}
+
+        await until(lambda: not bench.host.held)
+        bench.host.answer("STREAM", Y=[2], final=False)
+        assert not bench.host.held
+
+
+@on_loop
 async def test_limit_is_one_for_all_requests(loop):
     bench = Bench(chain(limit=1), A, B, loop=loop)
     for number in range(3):

@@ -56,10 +56,10 @@ class EnsembleInstance:
         self._plan = plan
         self._host = host
         self._version = version
-        self._limits = StepLimits(plan, host) if plan.max_inflight_requests else None
         self._loop_calls = LoopCalls(host.loop)
         self._direct = DirectRuns(plan, host, self._take_back)
         self._runs: dict[InferenceRequest, ActiveRun] = {}
+        self._limits = StepLimits(plan, host, self._runs) if plan.max_inflight_requests else None
         self._due: deque[ActiveRun] = deque()
         """Runs in which something has happened."""
         self._granted: deque[StepCall] = deque()

@@ -6,8 +6,10 @@ between a fast step and a slow one.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from bireme.backends.ensemble.active_run import ActiveRun
@@ -21,13 +23,17 @@ log = logging.getLogger("bireme.engine")
 
 _LONGEST_HOLD_S: Final = 300.0
 """After that a producer goes on in any case. Source: Triton ``ensemble_scheduler.cc``."""
+_WATCH_S: Final = 0.1
+"""Between two looks whether steps wait for what is held."""
 
 
 class StepLimits:
     """The limits of one ensemble. Loop thread only."""
 
-    def __init__(self, plan: EnsemblePlan, host: Host) -> None:
+    def __init__(self, plan: EnsemblePlan, host: Host, runs: Mapping[InferenceRequest, ActiveRun]) -> None:
+        """``runs``: those of the ensemble that are not over, kept up to date by the owner."""
         self._name = plan.name
+        self._runs = runs
         self._limit = plan.max_inflight_requests
         self._host = host
         self._num_active = [0] * len(plan.steps)
@@ -37,6 +43,8 @@ class StepLimits:
         """By step, the decoupled steps that are held when calls of it wait."""
         self._unshared = _unshared(plan, host)
         """The decoupled steps that are held when their responses wait for something else."""
+        self._watch: asyncio.TimerHandle | None = None
+        """Looks for steps that wait for what is held, while something is."""
 
     def enter(self, call: StepCall) -> bool:
         """Tell whether ``call`` may begin; else it waits, until `leave` returns it or `drop` drops it."""
@@ -104,6 +112,26 @@ class StepLimits:
             self._host.hold(request)
         if producers and run.valve is None:
             run.valve = self._host.loop.call_later(_LONGEST_HOLD_S, self._open_valve, run)
+        if producers and self._watch is None:
+            self._watch = self._host.loop.call_later(_WATCH_S, self._look_for_standstill)
+
+    def _look_for_standstill(self) -> None:
+        """Hold no producer any more whose model a later step turns out to call by itself (BLS), and waits for."""
+        self._watch = None
+        holding = [run for run in self._runs.values() if run.valve is not None]
+        if not holding:
+            return
+        calls = [call for run in self._runs.values() for request in run.open for call in calls_below(request)]
+        wanted = {call.owner for call in calls if call.execution is None}
+        for request in [request for run in holding for request in run.producers()] if wanted else ():
+            if wanted.isdisjoint({request.owner, *(call.owner for call in calls_below(request))} - {None}):
+                continue
+            self._unshared.discard(request.context.step.index)
+            for producers in self._producers:
+                producers.discard(request.context.step.index)
+        for run in holding:
+            self._resume(run)
+        self._watch = self._host.loop.call_later(_WATCH_S, self._look_for_standstill)
 
     def _open_valve(self, run: ActiveRun) -> None:
         log.warning(
@@ -163,6 +191,17 @@ def _unshared(plan: EnsemblePlan, host: Host) -> set[int]:
 
 def _models_of_steps(plan: EnsemblePlan, host: Host) -> list[set[str]]:
     return [models_in(step.model_name, step.model_version, host) for step in plan.steps]
+
+
+def calls_below(request: InferenceRequest) -> Iterator[InferenceRequest]:
+    """Yield the open requests that were made for ``request``, directly or not."""
+    todo = [request]
+    while todo:
+        execution = todo.pop().execution
+        # In one step: threads that call directly change it meanwhile.
+        calls = tuple(execution.calls or ()) if execution is not None else ()
+        yield from calls
+        todo += calls
 
 
 def _scopes_around(plan: EnsemblePlan, scope: int) -> set[int]:
