@@ -20,7 +20,7 @@ from bireme.engine.timer import DeadlineTimer
 from bireme.frontend.grpc.errors import status_of as grpc_status_of
 from bireme.frontend.http.errors import status_of as http_status_of
 from bireme.testing import FakeBackend, FakeRequestBackend
-from bireme.types import DeadlineExceeded, Execution, InferenceRequest, InvalidArgument, Tensor
+from bireme.types import Cancelled, DeadlineExceeded, Execution, InferenceRequest, InvalidArgument, Tensor
 from bireme.wire.grpc.status import Status
 from model_dirs import add_fake_ensemble, add_fake_model, until
 from waiting import make_request
@@ -226,6 +226,64 @@ def test_a_call_ends_with_its_caller(tmp_path):
         for instance in backend.instances:
             assert len(instance.cancelled) == 1
             instance.answer({"Y": X["X"]})
+
+    run(scenario, tmp_path, backend)
+
+
+def test_who_gives_up_a_request_gives_up_the_calls_that_are_made_for_it(tmp_path):
+    for name in ("caller", "m", "other"):
+        add_fake_model(tmp_path, name)
+    backend = FakeRequestBackend()
+
+    async def scenario(server):
+        answers, called = [], []
+        caller = submit(server, "caller", answers)
+        submit(server, "other", answers)
+        host = server._running()._loader._host
+        for name in ("m", "other"):
+            call = InferenceRequest(
+                name, {"X": Tensor.from_numpy("X", X["X"])}, lambda _, r: called.append(r)
+            )
+            call.parent = caller.execution
+            host.submit(call)
+
+        server.cancel(caller)
+
+        (refused,) = called  # the one that waited
+        assert isinstance(refused.error, Cancelled)
+        told = {instance.model.ctx.name for instance in backend.instances if instance.cancelled}
+        assert told == {"caller", "m"}
+        for instance in backend.instances:
+            instance.answer({"Y": X["X"]})
+        assert len(called) == len(answers) == 2
+
+    run(scenario, tmp_path, backend)
+
+
+def test_calls_for_a_batch_go_on_while_somebody_waits_for_it(tmp_path):
+    batching = "max_batch_size: 2 dynamic_batching { }"
+    add_fake_model(tmp_path, "caller", extra=batching)
+    add_fake_model(tmp_path, "m")
+    backend = FakeRequestBackend()
+
+    async def scenario(server):
+        answers, called = [], []
+        x = Tensor.from_numpy("X", np.zeros((1, 2), np.float32))
+        batch = [InferenceRequest("caller", {"X": x}, lambda _, r: answers.append(r)) for _ in range(2)]
+        for request in batch:
+            server.submit(request)
+        await until(lambda: batch[1].execution)
+        call = InferenceRequest("m", {"X": Tensor.from_numpy("X", X["X"])}, lambda _, r: called.append(r))
+        call.parent = batch[0].execution
+        server._running()._loader._host.submit(call)
+
+        server.cancel(batch[0])
+        assert not call.cancelled
+        server.cancel(batch[1])
+        assert call.cancelled
+
+        backend.instances[0].answer({"Y": np.zeros((1, 2), np.float32)})
+        backend.instances[1].answer({"Y": X["X"]})
 
     run(scenario, tmp_path, backend)
 

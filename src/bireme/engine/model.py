@@ -26,7 +26,7 @@ from bireme.engine.request_deadlines import RequestDeadlines, default_deadline_n
 from bireme.engine.tensor_runs import TensorRuns
 from bireme.engine.timer import Deadline, DeadlineTimer
 from bireme.engine.validation import RequestValidator
-from bireme.engine.waiting_calls import would_wait_forever
+from bireme.engine.waiting_calls import give_up_calls, would_wait_forever
 from bireme.scheduling import DirectScheduler, InlinePolicy, make_response_order
 from bireme.scheduling.sequence_batcher import SequenceBatcher
 from bireme.telemetry import ModelStatistics, log as server_log
@@ -290,6 +290,8 @@ class Model:
         self._answers.num_given_up += 1
         if request.instance is not None:
             request.instance.cancel(request)
+        if request.execution is not None and request.execution.calls:
+            give_up_calls(request.execution)
 
     def _expire(self, request: InferenceRequest) -> None:
         """Answer ``request``, whose deadline has passed, and take it back. Code that has it may go on for a while."""

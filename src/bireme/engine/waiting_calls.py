@@ -57,3 +57,13 @@ def _can_be_answered(call: InferenceRequest, caller: Execution, seen: set[Called
     model: CalledModel | None = call.owner
     # Answered already, or a decoupled model goes on by itself.
     return model is None or running is not None or _can_start(model, caller, seen)
+
+
+def give_up_calls(execution: Execution) -> None:
+    """Take back what the code of ``execution`` has asked other models for, if nobody waits for any of its requests."""
+    # Without any it has ended: calls that it has left behind may be for requests of its batch that are still open.
+    if not execution.requests or not all(request.cancelled for request in execution.requests):
+        return
+    for call in tuple(execution.calls or ()):
+        if call.owner is not None:  # a direct call has none: its thread is in it
+            call.owner.cancel(call)
