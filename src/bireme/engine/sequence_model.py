@@ -44,7 +44,11 @@ class SequenceModel(Model):
         """See `Model`."""
         assert isinstance(prepared.scheduler, SequenceBatcher)
         self._sequences = Sequences(
-            prepared.scheduler, prepared.config, prepared.version, self._dispatch_soon
+            prepared.scheduler,
+            prepared.config,
+            prepared.version,
+            dispatch_soon=self._dispatch_soon,
+            set_deadline=self._set_deadline,
         )
         self._on_request_end = self._sequences.end_request
         super().__init__(prepared, loop=loop, timer=timer, statistics=statistics, resources=resources)

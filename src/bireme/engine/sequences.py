@@ -34,13 +34,20 @@ class Sequences:
     """The sequences of one model version."""
 
     def __init__(
-        self, batcher: SequenceBatcher, config: ModelConfig, version: int, dispatch_soon: Callable[[], None]
+        self,
+        batcher: SequenceBatcher,
+        config: ModelConfig,
+        version: int,
+        *,
+        dispatch_soon: Callable[[], None],
+        set_deadline: Callable[[int | None], None],
     ) -> None:
-        """``dispatch_soon`` has the model look for something to run."""
+        """``dispatch_soon`` has the model look for something to run; ``set_deadline`` has it do so at a time."""
         self._batcher = batcher
         self._controls = ControlInputs(config)
         self._label = f"model '{config.name}' version {version}"
         self._dispatch_soon = dispatch_soon
+        self._set_deadline = set_deadline
         self._pool: InstancePool
         self._slots: list[Slot] = []
         self._counts: SequenceCounts
@@ -64,6 +71,7 @@ class Sequences:
     def close(self) -> None:
         """Let go of the model."""
         self._dispatch_soon = _do_nothing
+        self._set_deadline = _set_nothing
         if self._counts.count_live is self._count_live:
             self._counts.count_live = int  # none
         self._slots.clear()
@@ -143,13 +151,18 @@ class Sequences:
                 instance = slot.instance
         execution.batch_size = len(real)  # null requests are not counted
         self._batcher.end_execution(instance, real, _now_ns())
-        self._dispatch_soon()
+        if self._batcher.has_news:
+            self._dispatch_soon()
         return real
 
     def end_request(self, request: InferenceRequest) -> None:
         """``request`` has had its final response."""
         self._batcher.end_request(request, _now_ns())
-        self._dispatch_soon()
+        # Not in any case: it would come between the next requests of those that are answered now, and split their batch.
+        if self._batcher.has_news:
+            self._dispatch_soon()
+        else:
+            self._set_deadline(self._batcher.next_expiry_ns())
 
     def run_again(self, request: InferenceRequest, statistics: ModelStatistics) -> bool:
         """Let ``request`` run again when its execution ends; False: its model is not iterative."""
@@ -196,6 +209,10 @@ class Sequences:
 
 
 def _do_nothing() -> None:
+    pass
+
+
+def _set_nothing(_when_ns: int | None) -> None:
     pass
 
 

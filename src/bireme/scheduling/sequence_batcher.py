@@ -205,7 +205,7 @@ class SequenceBatcher:
         ``is_free`` tells by its number whether an instance can run something now; asked only about those that have something.
         """
         self._expire(now_ns)
-        wake_at_ns = self._next_expiry_ns()
+        wake_at_ns = self.next_expiry_ns()
         choice, lane = None, None
         if self._waiting and len(self._waiting) >= self._hold_until:
             self._hold_until = 0
@@ -342,7 +342,8 @@ class SequenceBatcher:
             self._table.forget(sequence)
             self._release(sequence, now_ns)
 
-    def _next_expiry_ns(self) -> int | None:
+    def next_expiry_ns(self) -> int | None:
+        """Return when the next sequence is over if nothing happens until then; None: none is."""
         deadline_ns = self._table.deadlines.nearest_ns()
         if not self._idle:
             return deadline_ns
@@ -450,6 +451,11 @@ class SequenceBatcher:
     def num_waiting(self) -> int:
         """Number of requests that wait, in slots and in the backlog, or whose refusal waits to be told."""
         return len(self._waiting) + len(self._refused)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the next decision may hold anything."""
+        return bool(self._waiting or self._dropped or self._refused)
 
     @property
     def num_live(self) -> int:
