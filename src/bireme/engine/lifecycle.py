@@ -441,7 +441,7 @@ class Lifecycle:
         if is_closed:
             self.timer.close()
             if self._caches is not None:
-                self._caches.close()
+                await asyncio.to_thread(self._caches.close)
         else:
             log.error("Exit timeout expired. Exiting immediately: %s", self._unfinished())
         return is_idle and is_closed

@@ -24,7 +24,7 @@ class CacheStatistics(NamedTuple):
     num_evictions: int = 0
     """Entries that had to go for others."""
     num_rejected: int = 0
-    """Responses that were not kept: too large, or there was no time for them."""
+    """Responses too large to be kept."""
     num_errors: int = 0
     """Calls that failed; each was a miss."""
     lookup_ns: int = 0
@@ -175,7 +175,7 @@ def _server_values(found: CacheStatistics) -> Iterator[tuple[str, str, str, floa
         ("misses", "Look-ups that found none", found.num_misses),
         ("insertions", "Responses that were kept", found.num_insertions),
         ("evictions", "Responses that had to go for others", found.num_evictions),
-        ("rejections", "Responses that were not kept: too large, or no time", found.num_rejected),
+        ("rejections", "Responses that were too large to be kept", found.num_rejected),
         ("errors", "Calls of the cache that failed", found.num_errors),
     ):
         yield f"bireme_cache_{name}_total", "counter", description, value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from bireme.engine.response_cache import CachedResponse, registry
 from bireme.telemetry.cache_metrics import CacheStatistics
 from bireme.testing import FakeBackend
 from bireme.types import InvalidArgument
-from cached_servers import CACHED, ask, figures, serve
+from cached_servers import CACHED, ask, figures, serve, submit
 from model_dirs import add_fake_model, touch, until
 
 
@@ -27,14 +28,19 @@ class SlowCache:
         self.settings = settings
         self.entries: dict[bytes, CachedResponse] = {}
         self.error: Exception | None = None
+        self.get_gate, self.put_gate = threading.Event(), threading.Event()
+        self.get_gate.set()
+        self.put_gate.set()
         self.is_closed = False
 
     def get(self, key: bytes) -> CachedResponse | None:
+        self.get_gate.wait(10)
         if self.error is not None:
             raise self.error
         return self.entries.get(key)
 
     def put(self, key: bytes, response: CachedResponse) -> None:
+        self.put_gate.wait(10)
         if self.error is not None:
             raise self.error
         self.entries[key] = response
@@ -117,6 +123,43 @@ def test_a_cache_that_breaks_its_word_costs_no_request(tmp_path, slow):
         slow[0].error = RuntimeError("broken")
         assert await ask(server) == [2, 4]
         assert await ask(server) == [2, 4]
+
+    serve(tmp_path, scenario, cache={"slow": {}})
+
+
+def test_answers_that_nobody_has_time_to_keep_are_dropped_and_hold_up_no_look_up(tmp_path, slow):
+    add_fake_model(tmp_path, "m", extra=CACHED)
+
+    async def scenario(server: Server, fake: FakeBackend) -> None:
+        slow[0].put_gate.clear()
+        try:
+            for value in range(100):
+                assert await ask(server, [value]) == [2 * value]
+        finally:
+            slow[0].put_gate.set()
+        await until(lambda: len(slow[0].entries) == 64)
+
+        assert len(fake.batches) == 100
+
+    serve(tmp_path, scenario, cache={"slow": {}})
+
+
+def test_a_slow_cache_makes_only_so_many_requests_wait(tmp_path, slow):
+    add_fake_model(tmp_path, "m", extra=CACHED)
+
+    async def scenario(server: Server, fake: FakeBackend) -> None:
+        slow[0].get_gate.clear()
+        answers: list[Any] = []
+        try:
+            for value in range(100):
+                submit(server, [value], answers)
+            await until(lambda: len(answers) == 36)
+            assert server.model("m").num_in_flight == 64
+        finally:
+            slow[0].get_gate.set()
+        await until(lambda: len(answers) == 100)
+
+        assert all(answer.error is None for answer in answers)
 
     serve(tmp_path, scenario, cache={"slow": {}})
 

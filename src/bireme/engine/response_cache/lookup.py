@@ -31,6 +31,8 @@ log = logging.getLogger("bireme.engine")
 
 _now_ns = time.monotonic_ns
 
+_MAX_WAITING: Final = 64
+"""Requests of a model that may wait for a cache over a network. Others are not looked up: running the model is faster."""
 _MAX_LATE: Final = 64
 """Responses that may wait for a thread to keep them. More are dropped: a slow cache must not fill the memory."""
 
@@ -48,6 +50,7 @@ class CacheLookup:
         "_loop",
         "_num_late",
         "_outputs",
+        "_put_executor",
         "_token",
         "_waiting",
     )
@@ -62,6 +65,7 @@ class CacheLookup:
         token: Callable[[], bytes | None],
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
+        put_executor: Executor,
         clients_have_memory: bool,
     ) -> None:
         """``enqueue`` takes a request whose look-up came back with nothing. ``outputs``: the names of all the model's.
@@ -77,6 +81,7 @@ class CacheLookup:
         self._token = token
         self._loop = loop
         self._executor = executor
+        self._put_executor = put_executor
         self._clients_have_memory = clients_have_memory
         self._waiting: dict[InferenceRequest, None] = {}
         """Those that a thread, or the end of this loop iteration, will bring back."""
@@ -91,6 +96,8 @@ class CacheLookup:
             return False
         if self._clients_have_memory:
             own_inputs(request)
+        if cache.may_block and len(self._waiting) >= _MAX_WAITING:
+            return False
         question = read_question(request, token, self._outputs)
         if question is None:
             return False
@@ -198,7 +205,7 @@ class CacheLookup:
             self._cache.put(key, kept)
         elif self._num_late < _MAX_LATE:
             self._num_late += 1
-            self._executor.submit(self._cache.put, key, kept).add_done_callback(self._note_put)
+            self._put_executor.submit(self._cache.put, key, kept).add_done_callback(self._note_put)
 
     def _note_put(self, done: Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("bireme.engine")
 
 _NUM_THREADS: Final = 8
-"""Most calls of a cache over a network at one time. A thread is made when there is work for it."""
+"""Most look-ups on threads at one time. A thread is made when there is work for it."""
+_NUM_PUT_THREADS: Final = 2
 
 Find = Callable[[str, int], "Model | None"]
 
@@ -64,6 +65,8 @@ class ModelCaches:
         """Take over ``cache``: `close` closes it. ``clients_have_memory``: requests may have inputs in it."""
         self.cache = cache
         self._executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="bireme-cache")
+        # Apart, so that nobody's look-up waits for what others have to keep.
+        self._put_executor = ThreadPoolExecutor(_NUM_PUT_THREADS, thread_name_prefix="bireme-cache-put")
         self._clients_have_memory = clients_have_memory
         self._loads = itertools.count(1)
         self._tokens: WeakKeyDictionary[Model, bytes] = WeakKeyDictionary()
@@ -97,6 +100,7 @@ class ModelCaches:
             token=token,
             loop=asyncio.get_running_loop(),
             executor=self._executor,
+            put_executor=self._put_executor,
             clients_have_memory=self._clients_have_memory,
         )
 
@@ -128,9 +132,13 @@ class ModelCaches:
         return b"\0".join(tokens) if len(tokens) > 1 else tokens[0]
 
     def close(self) -> None:
-        """Let go of everything; the models are closed. Blocking, for a moment."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
-        self.cache.close()
+        """Let go of everything; the models are closed. Blocking."""
+        for executor in (self._executor, self._put_executor):
+            executor.shutdown(wait=False, cancel_futures=True)
+        try:
+            self.cache.close()
+        except Exception:
+            log.exception("response cache: %r cannot be closed", self.cache)
 
 
 def attach_cache(caches: ModelCaches | None, model: Model, plan: LoadPlan, find: Find) -> None:
