@@ -19,8 +19,10 @@ EIGHT = bytes(8)
 @pytest.fixture(autouse=True)
 def no_heads():
     known_requests._known.clear()
+    known_requests._of_sequences.clear()
     yield
     known_requests._known.clear()
+    known_requests._of_sequences.clear()
 
 
 def refusal(message, regions=None) -> str:
@@ -405,13 +407,12 @@ def test_a_repeated_head_gives_the_same_request_over_new_data():
 @pytest.mark.parametrize(
     "message",
     [
-        make_request(X8, raw=[EIGHT], parameters={"sequence_id": 3}),
-        make_request(X8, raw=[EIGHT], parameters={"sequence_start": True}),
+        make_request(X8, raw=[EIGHT], parameters={"sequence_id": 3, "sequence_start": True}),
         make_request(X8, raw=[EIGHT], parameters={"sequence_end": True}),
         make_request(make_input("X", "INT8", (1,), {"int_contents": [1]})),
         make_request(X8, raw=[EIGHT], model_name="x" * 2100),
     ],
-    ids=["sequence", "start", "end", "contents", "long"],
+    ids=["start", "end", "contents", "long"],
 )
 def test_what_differs_in_more_than_tensors_and_id_is_not_remembered(message):
     decode(message)
@@ -425,6 +426,18 @@ def test_the_table_of_heads_is_bounded(monkeypatch: pytest.MonkeyPatch):
         decode(make_request(make_input("X", "UINT8", (size,)), raw=[bytes(size)]))
 
     assert len(known_requests._known) <= 3
+
+
+def test_heads_of_sequences_do_not_crowd_out_the_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(known_requests, "_MAX_SEQUENCES", 2)
+    decode(make_request(X8, raw=[EIGHT]))
+    for sequence in ("one", 2, 3, 4):
+        first, second = (
+            decode(make_request(X8, raw=[EIGHT], parameters={"sequence_id": sequence})) for _ in range(2)
+        )
+        assert first.sequence_id == second.sequence_id == sequence
+
+    assert [0, 3, 4] == [known._sequence_id for known in known_requests._known.values()]
 
 
 def test_the_context_says_how_outputs_are_wanted():

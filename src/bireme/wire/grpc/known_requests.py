@@ -7,6 +7,7 @@ the memory itself is looked up anew for each request.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from bireme.wire.wanted_outputs import KnownWishes, WantedOutput
 MAX_HEAD_BYTES: Final = 2048
 """Longer heads are not remembered: they cost more to look up and keep than they save."""
 _MAX_HEADS: Final = 1024
+_MAX_SEQUENCES: Final = 256
+"""Heads of sequences come and go: beyond so many the oldest is forgotten, so that they don't crowd out the others."""
 
 _TensorLayout = tuple[str, str, tuple[int, ...], "np.dtype[Any] | None", int]
 
@@ -35,6 +38,7 @@ class KnownRequest:
         "_outputs",
         "_parameters",
         "_priority",
+        "_sequence_id",
         "_tensors",
         "_timeout_us",
         "num_raw_contents",
@@ -49,7 +53,10 @@ class KnownRequest:
         self._parameters = request.parameters
         self._priority = request.priority
         self._timeout_us = request.timeout_us
-        self._has_options = bool(request.parameters or request.priority or request.timeout_us)
+        self._sequence_id = request.sequence_id
+        self._has_options = bool(
+            request.parameters or request.priority or request.timeout_us or request.sequence_id
+        )
         self._tensors = tuple(map(_layout, request.inputs.values()))
         self.num_raw_contents = len(self._tensors)
         """How many of the raw contents the inputs take; any beyond them are ignored."""
@@ -87,6 +94,7 @@ class KnownRequest:
             request.parameters = None if self._parameters is None else self._parameters.copy()
             request.priority = self._priority
             request.timeout_us = self._timeout_us
+            request.sequence_id = self._sequence_id
         return request
 
 
@@ -147,20 +155,27 @@ def _layout(tensor: Tensor) -> _TensorLayout:
 
 
 _known: dict[bytes, KnownRequest] = {}
+_of_sequences: deque[bytes] = deque()
+"""Those of the heads that belong to sequences, the oldest first."""
 
 find = _known.get
 """Return what is known of a head, or None."""
 
 
 def remember(head: bytes, request: InferenceRequest, places: Mapping[str, Place]) -> None:
-    """Keep what ``head`` says, unless requests of a kind differ in it: those of a sequence do.
+    """Keep what ``head`` says, unless it is the first or the last of a sequence and so comes only once.
 
     ``places`` says of the inputs in shared memory where they are; the others came as raw contents.
     """
-    if request.sequence_id or request.sequence_start or request.sequence_end:
+    if request.sequence_start or request.sequence_end:
         return
     if len(_known) >= _MAX_HEADS:  # heads come from clients; refilling the table is cheap
         _known.clear()
+        _of_sequences.clear()
+    if request.sequence_id:
+        if len(_of_sequences) >= _MAX_SEQUENCES:
+            _known.pop(_of_sequences.popleft(), None)
+        _of_sequences.append(head)
     by_name = request.context.by_name
     if places or (by_name is not None and any(choice.region is not None for choice in by_name.values())):
         _known[head] = KnownRegionRequest(request, places)
