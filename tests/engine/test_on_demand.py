@@ -302,6 +302,23 @@ def test_what_has_a_request_in_flight_never_goes(root):
     run(scenario, root, idle_secs=50)
 
 
+def test_what_was_loaded_for_somebody_stays_until_it_is_used(root):
+    async def scenario(w):
+        sweeps = []
+
+        def sweep_at_once(_):
+            w.pass_time(100)
+            sweeps.append(asyncio.create_task(w.demand.sweep()))
+
+        w.demand._begin("a").task.add_done_callback(sweep_at_once)
+        await w.demand.load("a")  # as a front end waits
+
+        assert w.server.model("a").name == "a"
+        await asyncio.gather(*sweeps)
+
+    run(scenario, root, idle_secs=1)
+
+
 def test_ensembles_bring_their_models_and_keep_them(root):
     add_fake_ensemble(root, "e", "a", "b")
 

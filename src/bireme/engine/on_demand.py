@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,6 +115,8 @@ class OnDemand:
         self._usage = ModelUsage()
         self._expected: dict[str, int] = {}
         """Memory that loads under way are going to take."""
+        self._awaited: Counter[str] = Counter()
+        """How many tasks wait for a model: it stays, once it is loaded, until they have come to use it."""
         self._deadlines = RequestDeadlines(lifecycle.timer, 0, self._expire)
         self._sweeping: asyncio.Task[None] | None = None
         self._room = asyncio.Lock()
@@ -156,7 +159,13 @@ class OnDemand:
         pending = self._begin(name)
         now_ns = _now_ns()
         until_ns = now_ns + self._options.load_timeout_ns if request is None else self._patience_ns(request)
-        await asyncio.wait([pending.task], timeout=max(0.0, (until_ns - now_ns) / 1e9))
+        self._awaited[name] += 1
+        try:
+            await asyncio.wait([pending.task], timeout=max(0.0, (until_ns - now_ns) / 1e9))
+        finally:
+            self._awaited[name] -= 1
+            if not self._awaited[name]:
+                del self._awaited[name]
         if not pending.task.done():
             raise self._too_late(name, request)
         if pending.task.cancelled():
@@ -426,7 +435,7 @@ class OnDemand:
 
     def _may_go(self, name: str) -> bool:
         record = self._table.records.get(name)
-        if record is None or name in self._pending or record.lock.locked():
+        if record is None or name in self._pending or name in self._awaited or record.lock.locked():
             return False
         users = self._lifecycle.users_of(name)
         if any(user in self._table.latest or user in self._pending for user in users):
