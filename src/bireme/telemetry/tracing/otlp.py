@@ -8,15 +8,19 @@ Source: Triton ``tracer.cc`` (``InitTracer``, ``StartSpan``, ``AddEvent``): whic
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from bireme.telemetry import log as server_log
 from bireme.telemetry.tracing.options import batch_settings
 from bireme.telemetry.tracing.sampled import SampledTrace
 from bireme.telemetry.tracing.triton_json import compute_events, span_events, walk
 from bireme.types import InvalidArgument, Sample, Span
+
+log = server_log.get_logger(__name__)
 
 SERVICE: Final = "triton-inference-server"
 _MISSING: Final = "trace mode 'opentelemetry' needs OpenTelemetry's library, which is not installed: pip install 'bireme[otel]'"
@@ -63,6 +67,9 @@ class OtlpExporter:
         resource = Resource.create(_attributes(settings))
         self._resource = OneResource(resource.attributes, resource.schema_url)
         self._scope = InstrumentationScope("triton-server")
+        library = logging.getLogger("opentelemetry")
+        if not library.hasHandlers():  # a program that has any takes care of what libraries say
+            library.addHandler(_Forwarder())
 
     def take(self, traces: list[SampledTrace]) -> None:
         """Hand over finished traces; what finds no room in the processor's queue is dropped, and the library says so."""
@@ -114,6 +121,13 @@ class OtlpExporter:
             end_time=shape.end_ns + offset_ns,
             instrumentation_scope=self._scope,
         )
+
+
+class _Forwarder(logging.Handler):
+    """Writes what the library says to the server's log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log.handle(record)
 
 
 class _Shape:
