@@ -182,6 +182,7 @@ def main() -> None:
         show_pictures(ways["ensemble + BLS"])
 
         step(4, "Three ways: `ocr`, an ensemble with a script; `ocr_bls`, one script; a gateway")
+        console.print(f"  each picture {NUM_RUNS} times in each way, in turn")
         show_ways(ways)
 
         step(5, "Where the time goes")

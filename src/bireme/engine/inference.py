@@ -167,7 +167,10 @@ def make_request(
         check_settings(settings)
     name = model.name
     if model.is_decoupled:
-        raise Unsupported(f"infer() takes exactly one response, and model '{name}' is decoupled")
+        raise Unsupported(
+            f"infer() takes exactly one response, and model '{name}' is decoupled: ask a server for it, by "
+            "generate_stream or ModelStreamInfer"
+        )
     tensors = make_tensors(name, model.inputs, inputs)
     return InferenceRequest(name, tensors, wake_task, model_version=version, **settings)
 
