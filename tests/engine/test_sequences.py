@@ -434,6 +434,41 @@ def test_an_unload_forgets_sequences(serve):
     serve(scenario, FakeBackend(), "oldest { } max_sequence_idle_microseconds: 60000000")
 
 
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 4
+input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }
+ensemble_scheduling { step {
+  model_name: "m" model_version: -1
+  input_map { key: "X" value: "X" }
+  output_map { key: "Y" value: "Y" }
+} }
+"""
+
+
+def test_an_ensemble_passes_its_sequence_on(serve, tmp_path):
+    backend = Recorder()
+    (tmp_path / "e" / "1").mkdir(parents=True)
+    (tmp_path / "e" / "config.pbtxt").write_text(ENSEMBLE)
+
+    async def scenario(h):
+        for x, flags in ((1, "S"), (2, ""), (3, "E")):
+            await h.server.ainfer(
+                "e",
+                {"X": [[float(x)]]},
+                sequence_id="seven",
+                sequence_start="S" in flags,
+                sequence_end="E" in flags,
+            )
+        assert [inputs["START"].item() for inputs in backend.inputs] == [1, 0, 0]
+        assert {inputs["ID"].item() for inputs in backend.inputs} == {b"seven"}
+        assert h.queue["sequences"] == 0
+        await h.server.unload_model("e")
+
+    serve(scenario, backend, CONTROLS + corrid("TYPE_STRING"))
+
+
 # Iterative sequences.
 
 

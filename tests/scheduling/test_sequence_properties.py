@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -14,6 +15,8 @@ from bireme.config.model_config import (
 from bireme.scheduling.sequence_batcher import SequenceBatcher
 from bireme.scheduling.sequence_slots import DropReason
 from bireme.types import BiremeError, InferenceRequest, Unavailable
+
+pytestmark = pytest.mark.slow
 
 IDLE_US = 1_000
 IDS = (1, 2, 3, "1", "b")

@@ -97,9 +97,6 @@ class Choice(NamedTuple):
     wake_at_ns: int | None = None
 
 
-_NOTHING = Choice(None)
-
-
 class Lane(Protocol):
     """The slots of one instance."""
 
@@ -120,7 +117,7 @@ class Lane(Protocol):
         """Whether there is something that a free instance could run."""
 
     def choose(self, now_ns: int) -> Choice:
-        """Return a batch for the instance, which is free. What is in it is not offered any more."""
+        """Return a batch for the instance, which is free and has offers. What is in it is not offered any more."""
 
     def end(self) -> None:
         """An execution of the instance has ended."""
@@ -171,8 +168,6 @@ class DirectLane:
     def choose(self, now_ns: int) -> Choice:
         """See `Lane.choose`; the rows of slots that have nothing to run are null requests."""
         ready = self._ready
-        if not self.has_offers:
-            return _NOTHING
         reason = CloseReason.FULL if len(ready) == len(self.slots) else CloseReason.INSTANCE_FREE
         if self._delay_ns and len(ready) < self._num_needed:
             send_at_ns = min(since_ns for _, since_ns in ready.values()) + self._delay_ns
@@ -234,8 +229,6 @@ class OldestLane:
 
     def choose(self, now_ns: int) -> Choice:
         """See `Lane.choose`; rows are in no order that means anything."""
-        if not self.has_offers:
-            return _NOTHING
         decision = self._batcher.schedule(now_ns, instance_free=True)
         batch: list[Any] | None = decision.batch
         return Choice(batch, decision.close_reason, decision.wake_at_ns)
