@@ -450,6 +450,19 @@ def test_an_ensemble_is_loaded_again_if_its_models_are_unloaded_meanwhile(root, 
     run(scenario, root)
 
 
+def test_a_server_can_be_started_again(root):
+    async def main():
+        server = Server(root, backends={"fake": LoadingBackend()}, model_control_mode="ondemand")
+        for num_loads in (1, 2):
+            await server.start()
+            await server.ainfer("a", {"X": X})
+            loads = server.metrics.registry.get_sample_value("bireme_ondemand_loads_total", {"model": "a"})
+            assert loads == num_loads
+            await server.stop()
+
+    asyncio.run(main())
+
+
 @pytest.mark.slow
 def test_nothing_is_lost_whatever_happens_at_the_same_time(tmp_path, monkeypatch):
     """Requests with and without deadlines, cancellations, unloads and too little room, for a second."""

@@ -45,7 +45,7 @@ class ModelControl:
         self.on_demand: OnDemand | None = None
         """Loads models when they are asked for; None: nobody does."""
         if self._mode is ModelControlMode.ONDEMAND:
-            counts = OnDemandMetrics(lifecycle.metrics.registry)
+            counts = OnDemandMetrics.of(lifecycle.metrics.registry)
             self.on_demand = OnDemand(lifecycle, options.on_demand, counts)
 
     async def load_initial(self) -> dict[str, BiremeError]:
@@ -55,7 +55,9 @@ class ModelControl:
         """
         if self._mode is ModelControlMode.POLL:
             return await self._load_polled()
-        if self._mode in (ModelControlMode.EXPLICIT, ModelControlMode.ONDEMAND) and self._load_model != ("*",):
+        if self._mode in (ModelControlMode.EXPLICIT, ModelControlMode.ONDEMAND) and self._load_model != (
+            "*",
+        ):
             keys = [await asyncio.to_thread(self._catalogue.keys_of, name) for name in self._load_model]
             return await self._lifecycle.load_all(dict.fromkeys(itertools.chain.from_iterable(keys)))
         names = await asyncio.to_thread(self._catalogue.list_names)

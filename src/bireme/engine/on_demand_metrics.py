@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
@@ -28,6 +30,14 @@ class OnDemandMetrics:
             registry=registry,
         )
 
+    @classmethod
+    def of(cls, registry: CollectorRegistry) -> OnDemandMetrics:
+        """Return the counts on the page of ``registry``, which go on when a server is started again."""
+        found = _made.get(registry)
+        if found is None:
+            found = _made[registry] = cls(registry)
+        return found
+
     def count_load(self, model: str) -> None:
         """Count a load."""
         self._loads.labels(model).inc()
@@ -43,3 +53,6 @@ class OnDemandMetrics:
     def show_memory(self, nbytes: int) -> None:
         """Show what the loaded models take."""
         self._nbytes.set(nbytes)
+
+
+_made: WeakKeyDictionary[CollectorRegistry, OnDemandMetrics] = WeakKeyDictionary()
