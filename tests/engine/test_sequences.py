@@ -386,6 +386,21 @@ def test_an_instance_that_has_the_hook_is_told_of_dropped_sequences(serve, monke
     serve(scenario, FakeRequestBackend(), "oldest { } max_sequence_idle_microseconds: 20000")
 
 
+@pytest.mark.parametrize("answers_first", [True, False])
+def test_a_sequence_falls_silent_whatever_of_its_last_request_ended_last(serve, answers_first):
+    async def scenario(h):
+        h.send("a", 1, "S")
+        (request,) = await h.running()
+        if answers_first:
+            h.instance.answer(Y)
+        else:
+            h.instance.finish()
+            h.instance.send(request, Y, final=True)
+        await until(lambda: h.queue["dropped"]["idle"] == 1)
+
+    serve(scenario, FakeRequestBackend(), "oldest { } max_sequence_idle_microseconds: 20000")
+
+
 def test_sequences_are_lost_with_the_process_of_their_instance(serve):
     async def scenario(h):
         h.send("a", 1, "S")

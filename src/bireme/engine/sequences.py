@@ -151,14 +151,17 @@ class Sequences:
                 instance = slot.instance
         execution.batch_size = len(real)  # null requests are not counted
         self._batcher.end_execution(instance, real, _now_ns())
-        if self._batcher.has_news:
-            self._dispatch_soon()
+        self._look_again()
         return real
 
     def end_request(self, request: InferenceRequest) -> None:
         """``request`` has had its final response."""
         self._batcher.end_request(request, _now_ns())
-        # Not in any case: it would come between the next requests of those that are answered now, and split their batch.
+        self._look_again()
+
+    def _look_again(self) -> None:
+        # Soon only if there is something: it would come between the next requests of those that are answered now, and split
+        # their batch.
         if self._batcher.has_news:
             self._dispatch_soon()
         else:
