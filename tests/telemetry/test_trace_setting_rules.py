@@ -44,6 +44,19 @@ def test_a_count_runs_out_and_can_be_renewed():
     assert sampled(settings, 9) == [2]
 
 
+def test_a_count_of_a_model_that_has_run_out_keeps_nobody_from_changing_the_server_s_setting():
+    settings = TraceSettings(ON)
+    settings.update("m", {"trace_count": 1})
+    assert sampled(settings, 9) == [2]
+
+    settings.update("", {"trace_rate": 3})
+
+    assert sampled(settings, 6, "other") == [3, 6]
+    assert sampled(settings, 6) == []
+    assert settings.describe("m")["trace_count"] == ["0"]
+    assert settings.describe("m")["trace_rate"] == ["3"]
+
+
 def test_without_a_file_nothing_is_sampled():
     settings = TraceSettings(TraceOptions(level=("TIMESTAMPS",), rate=1))
 

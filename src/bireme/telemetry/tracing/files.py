@@ -10,10 +10,10 @@ Source: Triton ``tracer.cc`` (``TraceSetting::WriteTrace``, ``TraceFile::SaveTra
 
 from __future__ import annotations
 
-import os
+import contextlib
 import weakref
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from bireme.telemetry import log as server_log
 from bireme.telemetry.tracing.sampled import SampledTrace
@@ -28,7 +28,9 @@ class TraceFiles:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
+        self._size = 0
+        """Of the file: what was written whole."""
         self._next_index = 0
         self._collected: dict[TraceSetting, list[bytes]] = {}
         self._num_written: dict[TraceSetting, int] = {}
@@ -73,15 +75,26 @@ class TraceFiles:
             return
         try:
             if self._file is None:
-                self._file = Path(self._path).open("w+b")  # noqa: SIM115 (as long as the server)
-                self._file.write(b"[")
-            else:
-                self._file.seek(-1, os.SEEK_END)
-                self._file.write(b",")
-            self._file.write(b",".join(texts) + b"]")
-            self._file.flush()
+                self._file = FileIO(self._path, "w")
+            self._write(self._file, (b"," if self._size else b"[") + b",".join(texts) + b"]")
         except OSError as error:
             log.error("failed creating trace file: %s: %s", self._path, error.strerror)  # noqa: TRY400
+
+    def _write(self, file: FileIO, text: bytes) -> None:
+        """Put ``text`` in the place of the closing bracket, or leave the file as it was: a disk that is full may have room later."""
+        start = max(0, self._size - 1)
+        file.seek(start)
+        try:
+            rest = memoryview(text)
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(start)
+                file.seek(start)
+                file.write(b"]" if start else b"")
+            raise
+        self._size = start + len(text)
 
     def _write_indexed(self, texts: list[bytes]) -> None:
         path = f"{self._path}.{self._next_index}"

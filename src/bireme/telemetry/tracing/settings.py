@@ -150,7 +150,8 @@ class TraceSettings:
         own.update(changes)
         own = {key: value for key, value in own.items() if value is not None}
         derived = self._make({**above, **own}, frozenset(own))
-        if derived.level and not derived.samples_any:
+        # A count that has run out is no fault of a change to the server's setting, which its models follow without one.
+        if derived.level and (derived.fault or (changes and not derived.count)):
             raise InvalidArgument(_REFUSAL + (derived.fault or "trace count must be non-zero"))
         return derived
 
