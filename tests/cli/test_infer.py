@@ -153,3 +153,37 @@ def test_a_mistake_is_explained_and_exits_with_1(ask, capsys, arguments, complai
     assert "" == shown.out
     assert complaint in shown.err
     assert "Traceback" not in shown.err
+
+
+CALLER = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        vector = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        inputs = [pb_utils.Tensor(name, vector) for name in ("INPUT0", "INPUT1")]
+        return pb_utils.InferenceRequest(model_name="add", inputs=inputs, requested_output_names=["OUTPUT0"]).exec()
+"""
+CALLER_CONFIG = """
+backend: "python"
+input { name: "IN" data_type: TYPE_FP32 dims: 2 }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 2 }
+parameters { key: "EXECUTION_MODE" value { string_value: "thread" } }
+"""
+
+
+@pytest.mark.parametrize("load", ["add", "*"])
+def test_models_that_the_model_calls_are_loaded_too(repository, capsys, load):
+    (repository / "caller" / "1").mkdir(parents=True)
+    (repository / "caller" / "1" / "model.py").write_text(CALLER)
+    (repository / "caller" / "config.pbtxt").write_text(CALLER_CONFIG)
+    words = ["infer", "-m", str(repository), "caller", "IN=[1, 2]", "--json"]
+
+    assert 1 == run(words)
+    assert "Model 'add' is not ready" in capsys.readouterr().err
+    assert 0 == run([*words, "--load", load])
+    assert "[2.0,4.0]" in capsys.readouterr().out

@@ -14,9 +14,16 @@ if TYPE_CHECKING:  # numpy and the wire code load when a request is really sent
 
 @click.command()
 @request_options
+@click.option(
+    "--load",
+    multiple=True,
+    metavar="NAME",
+    help="With -m: load this model too, one that MODEL calls (BLS); '*' is all of the repository. Default: MODEL, with the "
+    "steps of an ensemble.",
+)
 @click.option("-c", "--classes", default=0, metavar="K", help="Show the K highest values with their labels.")
 @click.option("--json", "as_json", is_flag=True, help="Print the response as JSON on one line.")
-def infer(classes: int, *, as_json: bool, **words: Any) -> None:
+def infer(load: tuple[str, ...], classes: int, *, as_json: bool, **words: Any) -> None:
     """Send one request to MODEL and print the answer.
 
     An INPUT is NAME=VALUE (JSON or text), NAME=@FILE, or a FILE for a model with one input: a picture, .npy, .json,
@@ -28,7 +35,7 @@ def infer(classes: int, *, as_json: bool, **words: Any) -> None:
       bireme infer add INPUT0='[1, 2, 3]' INPUT1=@values.npy --json
     """  # noqa: D301 - click's mark for a paragraph whose lines stay as they are
     request = GivenRequest(**words)
-    with request.open_target() as target:
+    with request.open_target(("*",) if "*" in load else (request.model, *load)) as target:
         _print(target, request.make_call(target, classes), as_json=as_json)
 
 

@@ -105,8 +105,8 @@ class GivenRequest:
     timeout_s: float
 
     @contextmanager
-    def open_target(self, load: tuple[str, ...] = ()) -> Iterator[Target]:
-        """Connect to the server, or load the repository's models ``load``; none of them: the one that is asked."""
+    def open_target(self, load: tuple[str, ...]) -> Iterator[Target]:
+        """Connect to the server, or load the repository's models ``load``; ``*`` are all."""
         from bireme.cli.targets import LocalRepository, RemoteServer
 
         is_url_given = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
@@ -118,7 +118,7 @@ class GivenRequest:
             with closing(RemoteServer(self.url, self.timeout_s)) as server:
                 yield server
         else:
-            with LocalRepository.open(self.model_repository, load or (self.model,)) as local:
+            with LocalRepository.open(self.model_repository, load) as local:
                 yield local
 
     def make_call(self, target: Target, num_classes: int = 0) -> Call:
