@@ -196,7 +196,8 @@ class ModelRecord:
         if not versions or (self.reason and not any(record.is_ready for record in versions)):
             return False
         return all(
-            record.is_ready or record.is_unloaded or record.state is VersionState.LOADING for record in versions
+            record.is_ready or record.is_unloaded or record.state is VersionState.LOADING
+            for record in versions
         )
 
     @property
