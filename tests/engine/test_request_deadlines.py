@@ -10,6 +10,7 @@ import pytest
 
 from bireme import Server
 from bireme.backends.python.pb_utils.errors import ErrorCode, error_from_code
+from bireme.engine import model as model_module
 from bireme.engine.request_deadlines import (
     REQUEST_PARAMETER,
     RequestDeadlines,
@@ -41,9 +42,9 @@ def submit(server, name="m", answers=None, **parameters):
     return request
 
 
-def run(scenario, root, backend):
+def run(scenario, root, backend, **options):
     async def main():
-        async with Server(root, backends={"fake": backend}) as server:
+        async with Server(root, backends={"fake": backend}, **options) as server:
             await scenario(server)
 
     asyncio.run(main())
@@ -98,6 +99,25 @@ def test_the_caller_of_a_request_that_runs_is_answered_and_its_code_is_told(tmp_
         assert failures(server)["CANCELED"] == 1
 
     run(scenario, tmp_path, backend)
+
+
+def test_code_that_never_ends_after_its_deadline_holds_up_no_unload(tmp_path, monkeypatch):
+    monkeypatch.setattr(model_module, "_STUCK_S", 0.01)
+    add_fake_model(tmp_path, "m")
+    backend = FakeRequestBackend()
+
+    async def scenario(server):
+        answers = []
+        submit(server, answers=answers, **SOON)
+        await until(lambda: answers)
+
+        await server.unload_model("m")
+
+        await until(lambda: backend.instances[0].num_closes)
+        assert backend.instances[0].num_kills == 1
+        assert len(answers) == 1
+
+    run(scenario, tmp_path, backend, model_control_mode="explicit", load_model=("m",))
 
 
 def test_late_results_of_tensors_are_dropped_and_count_as_failed(tmp_path):
