@@ -113,7 +113,7 @@ def _id_maker(datatype: str, shape: tuple[int, ...]) -> Callable[[int | str], Ar
 
         def make_string(sequence_id: int | str) -> Array:
             array = np.empty(shape, np.object_)
-            array.flat[0] = str(sequence_id).encode()
+            array.flat[0] = str(sequence_id).encode(errors="replace")
             return array
 
         return make_string
