@@ -12,6 +12,7 @@ import pytest
 
 from bireme import Server
 from bireme.engine import ServerOptions
+from bireme.engine.options import RateLimit
 from bireme.testing import FakeBackend, FakeRequestBackend, FakeRequestInstance
 from bireme.types import (
     BackendFailed,
@@ -36,7 +37,7 @@ max_batch_size: {rows}
 input {{ name: "X" data_type: TYPE_FP32 dims: [ 1 ] }}
 output {{ name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }}
 sequence_batching {{ {batching} }}
-instance_group {{ kind: KIND_CPU count: {count} }}
+instance_group {{ kind: KIND_CPU count: {count} {limits} }}
 {more}
 """
 
@@ -117,20 +118,22 @@ def serve(tmp_path):
         rows: int = 4,
         count: int = 1,
         more: str = "",
-        exit_timeout_secs: float = 5,
+        limits: str = "",
+        **options: Any,
     ) -> None:
         (tmp_path / "m" / "1").mkdir(parents=True)
-        config = CONFIG.format(batching=batching, rows=rows, count=count, more=more)
+        config = CONFIG.format(batching=batching, rows=rows, count=count, limits=limits, more=more)
         (tmp_path / "m" / "config.pbtxt").write_text(config)
-        options = ServerOptions(
+        server_options = ServerOptions(
             model_repository=(str(tmp_path),),
-            exit_timeout_secs=exit_timeout_secs,
+            exit_timeout_secs=5,
             model_control_mode="explicit",
             load_model=("*",),
+            **options,
         )
 
         async def main() -> None:
-            async with Server(options=options, backends={"fake": backend}) as server:
+            async with Server(options=server_options, backends={"fake": backend}) as server:
                 harness = Harness(server, backend)
                 statistics = harness.model.statistics
                 await scenario(harness)
@@ -301,6 +304,26 @@ def test_a_sequence_stays_with_its_instance(serve):
         h.instances[0].answer(Y)
 
     serve(scenario, FakeRequestBackend(), count=2)
+
+
+def test_instances_wait_for_their_resources(serve):
+    async def scenario(h):
+        h.send("a", 1, "SE")
+        h.send("b", 2, "SE")
+        await h.running(0)
+        assert not h.instances[1].executions
+        h.instances[0].answer(Y)
+        assert [request.id for request in await h.running(1)] == ["b"]
+        h.instances[1].answer(Y)
+        assert h.model.pool.statistics()["resources_in_use"] == {}
+
+    serve(
+        scenario,
+        FakeRequestBackend(),
+        count=2,
+        limits='rate_limiter { resources { name: "R" count: 1 } }',
+        rate_limit=RateLimit.EXECUTION_COUNT,
+    )
 
 
 def test_the_next_request_waits_for_the_last_response_of_a_decoupled_model(serve):
