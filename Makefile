@@ -62,6 +62,7 @@ bench: $(VENV)/.dev $(VENV)/.demo $(VENV)/.ocr $(VENV)/.voice ## measure against
 	@$(BIN)/python -m benchmarks.grpc
 	@$(BIN)/python -m benchmarks.python_models
 	@$(BIN)/python -m benchmarks.bls
+	@$(BIN)/python -m benchmarks.sequences
 	@$(BIN)/python -m benchmarks.orchestration
 	@$(BIN)/python -m benchmarks.cache
 
