@@ -102,6 +102,17 @@ def test_the_smallest_number_of_executions_times_priority_goes_first():
     assert order.count("o") == 2 * order.count("s")
 
 
+def test_who_comes_late_does_not_go_first_until_it_has_caught_up():
+    first, other = claim(r=1), claim(s=1)
+    limiter = make(first, other)
+    first.num_executions = 1000
+
+    late, alike, slow = claim("late", r=1), claim("alike", s=1), claim("slow", priority=2, r=1)
+    limiter.add([late, alike, slow])
+
+    assert (late.rank, alike.rank, slow.rank) == (1000, 0, 1000)
+
+
 def test_nobody_takes_what_another_one_that_waits_and_goes_first_could_have():
     patient, greedy = claim("p", r=1), claim("g", r=1)
     greedy.num_executions = 1

@@ -72,13 +72,16 @@ class RateLimiter(Generic[Owner]):
     # Who is there.
 
     def add(self, claims: Sequence[Claim[Owner]]) -> None:
-        """Take instances in.
+        """Take instances in. They begin as if they had run as often as those that share something with them.
 
         Raises:
             InvalidArgument: one needs more than there is, or a name is both global and a device's.
         """
         for claim in claims:
             self._check(claim)
+        for claim in claims:
+            # From zero on, a model that is loaded late would keep all others waiting until it had caught up.
+            claim.num_executions = max(claim.num_executions, self._least_rank(claim) // claim.priority)
         self._claims.update(dict.fromkeys(claims))
         self._recount()
 
@@ -103,6 +106,10 @@ class RateLimiter(Generic[Owner]):
                     f'Resource count for "{need.name}" is limited to {limit} which will prevent scheduling of one or '
                     f"more model instances, the minimum required count is {count}"
                 )
+
+    def _least_rank(self, claim: Claim[Owner]) -> int:
+        needs = claim.needs.keys()
+        return min((other.rank for other in self._claims if not needs.isdisjoint(other.needs)), default=0)
 
     def _limit(self, need: Resource) -> int | None:
         if not self._given:
