@@ -420,7 +420,9 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
     ),
     "Accepted without effect": (
         _without_effect(
-            "cache-directory", PATH, "a cache is a Python package with an entry point, found wherever it is installed"
+            "cache-directory",
+            PATH,
+            "a cache is a Python package with an entry point, found wherever it is installed",
         ),
         _without_effect("http-thread-count", integer(), _ONE_LOOP),
         _without_effect("grpc-infer-thread-count", integer(2, 128), _ONE_LOOP),

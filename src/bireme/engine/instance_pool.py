@@ -135,7 +135,9 @@ class InstancePool:
         """The shortest way for a call of another model; frameworks that run tensors decide for themselves where."""
         if not all(isinstance(slot, RequestSlot) for slot in self.slots):
             return "queue"
-        return "inline" if all(getattr(slot.instance, "runs_inline", False) for slot in self.slots) else "thread"
+        return (
+            "inline" if all(getattr(slot.instance, "runs_inline", False) for slot in self.slots) else "thread"
+        )
 
     @property
     def has_ready_hook(self) -> bool:

@@ -159,9 +159,7 @@ class LiveModels:
         busy = [model for model in self._alive if model.num_in_flight]
         counts = ", ".join(f"'{model.name}' version {model.version}: {model.num_in_flight}" for model in busy)
         sequences = f", {self.num_sequences} sequences that are not over" if self.num_sequences else ""
-        return (
-            f"{len(busy)} model versions that have in-flight inferences{f' ({counts})' if counts else ''}{sequences}"
-        )
+        return f"{len(busy)} model versions that have in-flight inferences{f' ({counts})' if counts else ''}{sequences}"
 
     def __len__(self) -> int:
         return len(self._alive)

@@ -101,7 +101,10 @@ def test_what_initialize_raises_is_the_loads_error(tmp_path):
 
 def test_it_is_finalised_once(tmp_path):
     marker = tmp_path / "ended"
-    body = f"def finalize(self):\n    with open({str(marker)!r}, 'a') as file:\n        file.write('x')\n" + execute("x")
+    body = (
+        f"def finalize(self):\n    with open({str(marker)!r}, 'a') as file:\n        file.write('x')\n"
+        + execute("x")
+    )
     models = tmp_path / "models"
 
     async def scenario(server):

@@ -111,7 +111,11 @@ def test_a_model_may_ask_for_a_thread_and_for_fewer_batches_at_a_time():
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("EXECUTION_MODE", "threads", "EXECUTION_MODE is 'threads'; expected 'process', 'thread' or 'inline'"),
+        (
+            "EXECUTION_MODE",
+            "threads",
+            "EXECUTION_MODE is 'threads'; expected 'process', 'thread' or 'inline'",
+        ),
         ("MAX_CONCURRENT_EXECUTIONS", "0", "MAX_CONCURRENT_EXECUTIONS is '0'; expected a number from 1 on"),
         ("MAX_CONCURRENT_EXECUTIONS", "many", "is 'many'"),
         (
