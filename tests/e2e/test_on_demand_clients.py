@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import re
+import time
 import urllib.request
 
 import numpy as np
@@ -12,6 +13,7 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
+from bireme import Server
 from bireme.engine.options import OnDemandOptions
 from e2e_server import fake_config
 from python_models import CALLER, PLUS_ONE, PythonServer, calls
@@ -115,6 +117,31 @@ def test_a_request_waits_within_its_time(start_fake):
             assert "is still being loaded" in caught.value.message()
     finally:
         backend.gate.set()
+
+
+def test_the_time_of_a_load_is_not_given_twice(start_fake, monkeypatch):
+    server, backend = start_fake(CONFIGS, model_control_mode="ondemand", load_model=())
+    load_ns, deadlines_ns = [], []
+
+    def complete(config):
+        load_ns.append(time.monotonic_ns())
+        return config
+
+    def submit(engine, request):
+        deadlines_ns.append(request.deadline_ns)
+        return original(engine, request)
+
+    backend.complete = complete
+    original = Server.submit
+    monkeypatch.setattr(Server, "submit", submit)
+    minute = {"parameters": {"bireme_deadline_us": 60_000_000}}
+    with http_client.InferenceServerClient(server.address) as client:
+        client.infer("a", inputs(http_client), **minute)
+    with grpc_client.InferenceServerClient(server.grpc_address) as client:
+        client.infer("b", inputs(grpc_client), **minute)
+
+    for begun_ns, deadline_ns in zip(load_ns, deadlines_ns, strict=True):
+        assert 0 < deadline_ns < begun_ns + 60 * 10**9
 
 
 @pytest.mark.slow

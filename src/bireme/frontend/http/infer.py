@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from bireme.engine.model import Model
 from bireme.frontend import on_demand
 from bireme.frontend.http.api import Api
 from bireme.frontend.http.errors import status_of
@@ -154,17 +155,19 @@ class InferRoute(Route):
         server = self._api.server
         if self._fault is not None:
             raise self._fault
+        request = None
         if self._is_usual and self._json_length != 0:
-            await on_demand.wait(server, self._decode(exchange, exchange.body, self._json_length))
+            request = self._decode(exchange, exchange.body, self._json_length)
+            await on_demand.wait(server, request)
         else:
             await on_demand.wait_for(server, self._model_name)
         if self._is_usual:
-            self._submit(exchange, exchange.body, self._json_length)
+            self._submit(exchange, exchange.body, self._json_length, request)
         else:
             await self._prepare(exchange)
 
     def _decode(self, exchange: Exchange, body: Buffer, json_length: int | None) -> InferenceRequest:
-        return decode_infer_request(
+        request = decode_infer_request(
             memoryview(body),
             json_length,
             model_name=self._model_name,
@@ -173,25 +176,41 @@ class InferRoute(Route):
             limits=self._api.limits,
             regions=self._api.server.shared_memory,
         )
+        if self._forwarded is not None:
+            request.parameters = {**(request.parameters or {}), **self._forwarded}
+        return request
 
-    def _submit(self, exchange: Exchange, body: Buffer, json_length: int | None) -> None:
+    def _decode_raw(self, exchange: Exchange, body: Buffer, model: Model) -> InferenceRequest:
+        request = decode_raw_request(
+            memoryview(body),
+            model.inputs,
+            model_name=self._model_name,
+            model_version=self._version,
+            respond=exchange.respond,
+            limits=self._api.limits,
+        )
+        if self._forwarded is not None:
+            request.parameters = self._forwarded.copy()
+        return request
+
+    def _submit(
+        self,
+        exchange: Exchange,
+        body: Buffer,
+        json_length: int | None,
+        request: InferenceRequest | None = None,
+    ) -> None:
+        """Submit ``request``, whose deadline goes on if it had to wait for its model; None: what ``body`` says."""
         api = self._api
         server = api.server
         try:
             model = server.model(self._model_name, self._version)
-            if json_length == 0:
-                request = decode_raw_request(
-                    memoryview(body),
-                    model.inputs,
-                    model_name=self._model_name,
-                    model_version=self._version,
-                    respond=exchange.respond,
-                    limits=api.limits,
+            if request is None:
+                request = (
+                    self._decode_raw(exchange, body, model)
+                    if json_length == 0
+                    else self._decode(exchange, body, json_length)
                 )
-            else:
-                request = self._decode(exchange, body, json_length)
-            if self._forwarded is not None:
-                request.parameters = {**(request.parameters or {}), **self._forwarded}
             if model.is_decoupled:
                 raise Unsupported(_DECOUPLED)
             if has_large_bytes(server, request, body):
