@@ -337,17 +337,3 @@ def test_log_settings(client):
     assert client.get_log_settings() == changed
     with pytest.raises(InferenceServerException, match="log file location can not be updated"):
         client.update_log_settings({"log_file": "elsewhere"})
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda client: client.get_trace_settings(),
-        lambda client: client.update_trace_settings(model_name="add", settings={"trace_level": ["OFF"]}),
-    ],
-)
-def test_what_comes_later_says_so(client, call):
-    with pytest.raises(InferenceServerException, match="not supported yet") as caught:
-        call(client)
-
-    assert caught.value.status() == "501"
