@@ -398,18 +398,6 @@ def test_log_settings(client):
         client.update_log_settings({"log_format": "cuneiform"})
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda client: client.get_trace_settings(),
-        lambda client: client.update_trace_settings(model_name="add", settings={"trace_level": ["OFF"]}),
-    ],
-)
-def test_what_comes_later_says_so(client, call):
-    with refused("UNIMPLEMENTED", "not supported yet"):
-        call(client)
-
-
 def test_restricted_protocols_need_their_header(start_server, repository: Path):
     options = GrpcOptions(restricted_protocols=((("inference", "model-config"), "key", "secret"),))
     own = start_server(repository, grpc=options, load_model=("add",))

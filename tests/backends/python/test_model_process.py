@@ -107,7 +107,7 @@ def make_worker(tmp_path):
 
 def test_model_serves_from_start_to_finalize(make_worker):
     with make_worker(IDENTITY) as worker:
-        assert worker.started == Started(facts={"is_async": "", "has_is_ready": ""})
+        assert worker.started == Started(facts={"is_async": "", "has_is_ready": "", "has_drop_sequence": ""})
         executed = worker.run(request_data(1, tensor_data("X", np.arange(3, dtype=np.int32))))
 
     assert executed.responses[0].outputs[0].datatype == "INT32"
@@ -131,10 +131,13 @@ def test_initialize_gets_its_arguments(make_worker):
 @pytest.mark.parametrize(
     ("source", "facts"),
     [
-        ("async def execute(self, requests): pass", {"is_async": "1", "has_is_ready": ""}),
+        (
+            "async def execute(self, requests): pass",
+            {"is_async": "1", "has_is_ready": "", "has_drop_sequence": ""},
+        ),
         (
             "def execute(self, requests): pass\n    def is_ready(self): return True",
-            {"is_async": "", "has_is_ready": "1"},
+            {"is_async": "", "has_is_ready": "1", "has_drop_sequence": ""},
         ),
     ],
 )
