@@ -322,7 +322,9 @@ def test_a_client_that_leaves_leaves_no_sequence(server):
 
 
 def test_a_request_runs_again_until_it_is_done(server):
-    first, second = (server.ask("iterative", steps) for steps in (3, 1))  # their ids, which the server counts up
+    first, second = (
+        server.ask("iterative", steps) for steps in (3, 1)
+    )  # their ids, which the server counts up
     assert second == first + 1
     assert server.ask("iterative", 4, 77, "S") == 77
     assert server.ask("iterative", 2, 77) == NO_START.format(77, "iterative")
