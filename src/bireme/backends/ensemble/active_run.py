@@ -28,7 +28,6 @@ class ActiveRun(EnsembleRun):
         "is_called",
         "is_closed",
         "is_driven",
-        "num_waiting",
         "open",
         "output_ns",
         "request",
@@ -44,10 +43,8 @@ class ActiveRun(EnsembleRun):
         self.request = request
         self.open: set[InferenceRequest] = set()
         """Requests to steps that have not had their final response."""
-        self.num_waiting = 0
-        """Calls that wait for others of their step to end (``max_inflight_requests``)."""
         self.waiting: dict[int, set[StepCall]] = {}
-        """These, by step."""
+        """Calls that wait for others of their step to end (``max_inflight_requests``), by step."""
         self.is_blocked = False
         """Whether too many responses of a step wait for tensors from elsewhere."""
         self.valve: asyncio.TimerHandle | None = None
@@ -89,6 +86,11 @@ class ActiveRun(EnsembleRun):
         self.input_ns += execution.compute_input_end_ns - start_ns
         self.infer_ns += execution.compute_output_start_ns - execution.compute_input_end_ns
         self.output_ns += execution.compute_end_ns - execution.compute_output_start_ns
+
+    @property
+    def num_waiting(self) -> int:
+        """How many calls wait for others of their step."""
+        return sum(map(len, self.waiting.values()))
 
     @property
     def has_one_call(self) -> bool:

@@ -7,20 +7,17 @@ that cannot be called now; then the loop goes on with it. While a thread has a r
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
 from bireme.backends.ensemble.active_run import ActiveRun
-from bireme.backends.ensemble.steps import name_error, name_refusal, step_request
+from bireme.backends.ensemble.steps import name_error, name_fault, name_refusal, step_request
 from bireme.backends.interface import Host
 from bireme.backends.loop_calls import LoopCalls
 from bireme.scheduling.ensemble_plan import EnsemblePlan
-from bireme.types import BiremeError, InferenceRequest, InferenceResponse, Internal
-
-log = logging.getLogger("bireme.engine")
+from bireme.types import BiremeError, InferenceRequest, InferenceResponse
 
 _MOST_THREADS: Final = 4
 """Runs of one ensemble that are driven at a time; others go by the loop."""
@@ -38,8 +35,8 @@ class DirectRuns:
         self._give_back = give_back
         self._loop_calls = LoopCalls(host.loop)
         self._idle: list[SimpleQueue[ActiveRun | None]] = []
-        self._threads: list[threading.Thread] = []
-        self._queues: list[SimpleQueue[ActiveRun | None]] = []
+        self._threads: dict[threading.Thread, SimpleQueue[ActiveRun | None]] = {}
+        """Each with where it gets its runs from."""
 
     def take(self, run: ActiveRun) -> bool:
         """Give ``run`` to a thread, if one step is to be made, of a model that is called directly. On the loop thread."""
@@ -64,8 +61,7 @@ class DirectRuns:
         thread = threading.Thread(
             target=self._work, args=(queue,), name=f"{self._plan.name}_{len(self._threads)}", daemon=True
         )
-        self._threads.append(thread)
-        self._queues.append(queue)
+        self._threads[thread] = queue
         thread.start()
         return queue
 
@@ -113,16 +109,15 @@ class DirectRuns:
                 run.take(call, response.outputs, response.parameters)
         except BiremeError as error:
             run.fail(name_refusal(self._plan, call.step, error))
-        except Exception as error:
-            log.exception("ensemble '%s': failed to call %s", self._plan.name, call.step.label)
-            run.fail(name_error(self._plan, call.step, Internal(f"{type(error).__name__}: {error}")))
+        except Exception as error:  # noqa: BLE001 - it is logged there
+            run.fail(name_fault(self._plan, call.step, error))
         finally:
             run.current = None
         return True
 
     def close(self) -> None:
         """End the threads. One that is stuck in a model's code is left alone with it."""
-        for queue in self._queues:
+        for queue in self._threads.values():
             queue.put(None)
         for thread in self._threads:
             thread.join(_STUCK_S)

@@ -6,7 +6,6 @@ A `bireme.backends.interface.RequestInstance` that takes any number of requests 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -15,7 +14,7 @@ from typing import Final
 from bireme.backends.ensemble.active_run import ActiveRun
 from bireme.backends.ensemble.direct_runs import DirectRuns
 from bireme.backends.ensemble.limits import StepLimits
-from bireme.backends.ensemble.steps import name_error, name_refusal, step_request
+from bireme.backends.ensemble.steps import name_error, name_fault, name_refusal, step_request
 from bireme.backends.interface import Host, ResponseSink
 from bireme.backends.loop_calls import LoopCalls
 from bireme.scheduling.ensemble_plan import EnsemblePlan, Step
@@ -31,8 +30,6 @@ from bireme.types import (
     Parameter,
     Unavailable,
 )
-
-log = logging.getLogger("bireme.engine")
 
 _now_ns = time.monotonic_ns
 _SHORT_NS: Final = 300_000
@@ -229,10 +226,9 @@ class EnsembleInstance:
         except BiremeError as error:
             self._end_call(run, request, step)
             self._fail(run, name_refusal(self._plan, step, error))
-        except Exception as error:
-            log.exception("ensemble '%s': failed to call %s", self._plan.name, step.label)
+        except Exception as error:  # noqa: BLE001 - it is logged there
             self._end_call(run, request, step)
-            self._fail(run, name_error(self._plan, step, Internal(f"{type(error).__name__}: {error}")))
+            self._fail(run, name_fault(self._plan, step, error))
         else:
             return
         self._due.append(run)

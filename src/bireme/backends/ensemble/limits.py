@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from bireme.backends.ensemble.active_run import ActiveRun
@@ -39,9 +39,10 @@ class StepLimits:
         self._num_active = [0] * len(plan.steps)
         self._waiting: list[OrderedDict[StepCall, None]] = [OrderedDict() for _ in plan.steps]
         """By step, in order. What fails may take its calls out, which must not cost a look at all the others."""
-        self._producers = _producers_to_hold(plan, host)
+        models = [models_in(step.model_name, step.model_version, host) for step in plan.steps]
+        self._producers = _producers_to_hold(plan, models)
         """By step, the decoupled steps that are held when calls of it wait."""
-        self._unshared = _unshared(plan, host)
+        self._unshared = _unshared(plan, models)
         """The decoupled steps that are held when their responses wait for something else."""
         self._watch: asyncio.TimerHandle | None = None
         """Looks for steps that wait for what is held, while something is."""
@@ -55,7 +56,6 @@ class StepLimits:
         run = call.run
         assert isinstance(run, ActiveRun)
         self._waiting[index][call] = None
-        run.num_waiting += 1
         run.waiting.setdefault(index, set()).add(call)
         self._hold(run)
         return False
@@ -69,7 +69,6 @@ class StepLimits:
         call, _ = waiting.popitem(last=False)
         run = call.run
         assert isinstance(run, ActiveRun)
-        run.num_waiting -= 1
         run.waiting[step.index].discard(call)
         if not run.waiting[step.index]:
             self._resume(run)
@@ -102,7 +101,6 @@ class StepLimits:
             for call in calls:
                 del self._waiting[index][call]
         run.num_in_flight -= run.num_waiting
-        run.num_waiting = 0
         run.waiting.clear()
         self._resume(run)
 
@@ -158,13 +156,12 @@ class StepLimits:
         return f"StepLimits({self._limit}, active {self._num_active})"
 
 
-def _producers_to_hold(plan: EnsemblePlan, host: Host) -> list[set[int]]:
-    """Return, for each step, the decoupled steps that lead to it and can be held for it.
+def _producers_to_hold(plan: EnsemblePlan, models: Sequence[set[str]]) -> list[set[int]]:
+    """Return, for each step, the decoupled steps that lead to it and can be held for it; ``models``: those of each step.
 
     None that comes later than the step: its calls could not end, for which the others wait. And none whose model a later
     step needs as well: that may need the very instance that is held.
     """
-    models = _models_of_steps(plan, host)
     producers: list[set[int]] = [set() for _ in plan.steps]
     for producer in plan.steps:
         if not producer.is_decoupled:
@@ -176,9 +173,8 @@ def _producers_to_hold(plan: EnsemblePlan, host: Host) -> list[set[int]]:
     return producers
 
 
-def _unshared(plan: EnsemblePlan, host: Host) -> set[int]:
+def _unshared(plan: EnsemblePlan, models: Sequence[set[str]]) -> set[int]:
     """Return the decoupled steps whose models no other step needs: nothing waits for the instance that is held."""
-    models = _models_of_steps(plan, host)
     return {
         step.index
         for step in plan.steps
@@ -187,10 +183,6 @@ def _unshared(plan: EnsemblePlan, host: Host) -> set[int]:
             models[step.index].isdisjoint(models[other.index]) for other in plan.steps if other is not step
         )
     }
-
-
-def _models_of_steps(plan: EnsemblePlan, host: Host) -> list[set[str]]:
-    return [models_in(step.model_name, step.model_version, host) for step in plan.steps]
 
 
 def calls_below(request: InferenceRequest) -> Iterator[InferenceRequest]:

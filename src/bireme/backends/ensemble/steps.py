@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from bireme.backends.ensemble.active_run import ActiveRun
 from bireme.scheduling.ensemble_plan import EnsemblePlan, Step
 from bireme.scheduling.ensemble_run import StepCall
-from bireme.types import BiremeError, InferenceRequest, NotFound, Unavailable
+from bireme.types import BiremeError, InferenceRequest, Internal, NotFound, Unavailable
 from bireme.types.request import Respond
+
+log = logging.getLogger("bireme.engine")
 
 
 def step_request(run: ActiveRun, call: StepCall, respond: Respond) -> InferenceRequest:
@@ -36,6 +40,12 @@ def step_request(run: ActiveRun, call: StepCall, respond: Respond) -> InferenceR
 def name_error(plan: EnsemblePlan, step: Step, error: BiremeError) -> BiremeError:
     """Return ``error`` with the step's name."""
     return type(error)(f"in ensemble '{plan.name}', {step.label}: {error.message}")
+
+
+def name_fault(plan: EnsemblePlan, step: Step, fault: Exception) -> BiremeError:
+    """Log what nobody foresaw while a step was called, and return the error to answer."""
+    log.error("ensemble '%s': failed to call %s", plan.name, step.label, exc_info=fault)
+    return name_error(plan, step, Internal(f"{type(fault).__name__}: {fault}"))
 
 
 def name_refusal(plan: EnsemblePlan, step: Step, error: BiremeError) -> BiremeError:
