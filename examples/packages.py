@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,3 +29,10 @@ def make(target: Path, write: Callable[[Path], object]) -> None:
     unfinished = target.with_name(f".{target.name}")
     write(unfinished)
     unfinished.rename(target)
+
+
+def run_build(build: Callable[[Callable[[str], object]], int], models: Path) -> None:
+    """Run an example's ``build``, which reports each file and returns how many it made; with --quiet, say nothing."""
+    quiet = "--quiet" in sys.argv[1:]
+    if not build(len if quiet else print) and not quiet:
+        print(f"everything is there: {models}")

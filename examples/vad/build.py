@@ -23,7 +23,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
-from packages import package_file
+from packages import package_file, run_build
 
 HERE = Path(__file__).resolve().parent
 MODELS = HERE / "models"
@@ -102,12 +102,5 @@ def build(report: Callable[[str], object]) -> int:
     return num_made
 
 
-def main() -> None:
-    """Build, and say so."""
-    quiet = "--quiet" in sys.argv[1:]
-    if not build(len if quiet else print) and not quiet:
-        print(f"everything is there: {MODELS}")
-
-
 if __name__ == "__main__":
-    main()
+    run_build(build, MODELS)

@@ -18,24 +18,15 @@ import build
 import client
 import segments
 import tritonclient.grpc.aio as triton_aio
-from rich.console import Console
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
 import serving
+from telling import console, step
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"
 LOG = OUT / "server.log"
 NUM_STREAMS = 32
-
-console = Console(highlight=False, markup=False)
-if not console.is_terminal:
-    console.width = 110  # a log file wraps nothing
-
-
-def step(number: int, text: str) -> None:
-    """Announce a step."""
-    console.print(f"\n{number}  {text}", style="bold")
 
 
 async def count(server: triton_aio.InferenceServerClient) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from types import ModuleType
 import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
-from packages import make, package_file
+from packages import make, package_file, run_build
 
 HERE = Path(__file__).resolve().parent
 MODELS = HERE / "models"
@@ -97,12 +97,5 @@ def build(report: Callable[[str], object]) -> int:
     return num_made
 
 
-def main() -> None:
-    """Build, and say so."""
-    quiet = "--quiet" in sys.argv[1:]
-    if not build(print if not quiet else len) and not quiet:
-        print(f"everything is there: {MODELS}")
-
-
 if __name__ == "__main__":
-    main()
+    run_build(build, MODELS)

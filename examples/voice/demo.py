@@ -23,10 +23,10 @@ import gateway
 import numpy as np
 import sound
 import tritonclient.grpc.aio as triton_aio
-from rich.console import Console
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
 import serving
+from telling import console, step
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"
@@ -34,15 +34,6 @@ LOG = OUT / "server.log"
 QUESTION = "Please turn on the light in the kitchen."
 SILENCE_S = 0.5
 NUM_ROUNDS = 5
-
-console = Console(highlight=False, markup=False)
-if not console.is_terminal:
-    console.width = 110  # a log file wraps nothing
-
-
-def step(number: int, text: str) -> None:
-    """Announce a step."""
-    console.print(f"\n{number}  {text}", style="bold")
 
 
 async def spoken(server: triton_aio.InferenceServerClient, text: str) -> np.ndarray:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.cli.flags import FLAGS, SECTIONS, find_unsupported
+from bireme.cli.flags import FLAGS, SECTIONS
 from bireme.cli.main import run
+from bireme.cli.unsupported import find_unsupported
 from bireme.cli.values import SWITCH
 
 _NAMES = """

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -14,8 +11,7 @@ import pytest
 from PIL import Image
 
 from bireme.cli.main import run
-from bireme.engine import Server
-from bireme.frontend.http import HttpFrontend, HttpOptions
+from e2e_server import RunningServer
 from onnx_models import add_model, save_add, save_identity
 
 LABELLED = """
@@ -43,27 +39,11 @@ def ask(request, repository) -> Callable[..., int]:
     if request.param == "in process":
         yield lambda *arguments: run(["infer", "-m", str(repository), *arguments])
         return
-    started, stop = threading.Event(), asyncio.Event()
-    found: dict[str, object] = {}
-
-    async def serve() -> None:
-        found["loop"] = asyncio.get_running_loop()
-        async with Server(repository) as server:
-            front_end = HttpFrontend(server, HttpOptions(address="127.0.0.1", port=0))
-            await front_end.start()
-            found["port"] = front_end.port
-            started.set()
-            await stop.wait()
-            await front_end.stop(1.0)
-
-    with ThreadPoolExecutor(1) as pool:
-        serving = pool.submit(asyncio.run, serve())
-        try:
-            assert started.wait(20) or serving.result()
-            yield lambda *arguments: run(["infer", "--url", f"http://127.0.0.1:{found['port']}", *arguments])
-        finally:
-            found["loop"].call_soon_threadsafe(stop.set)
-            serving.result(20)
+    server = RunningServer(repository)
+    try:
+        yield lambda *arguments: run(["infer", "--url", f"http://{server.address}", *arguments])
+    finally:
+        server.stop()
 
 
 def test_values_go_in_and_json_comes_out(ask, capsys):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from bireme.cli.main import run
-from bireme.engine import Server
-from bireme.frontend.http import HttpFrontend, HttpOptions
+from e2e_server import RunningServer
 from thread_models import add_thread_model, calling, execute
 
 
@@ -32,28 +28,11 @@ def trace(request, repository) -> Iterator[Callable[..., int]]:
     if request.param == "in process":
         yield lambda *arguments: run(["trace", "-m", str(repository), *arguments])
         return
-    started, stop = threading.Event(), asyncio.Event()
-    found: dict[str, object] = {}
-
-    async def serve() -> None:
-        found["loop"] = asyncio.get_running_loop()
-        settings = {"model_control_mode": "explicit", "load_model": ("plus", "top")}
-        async with Server(repository, **settings) as server:
-            front_end = HttpFrontend(server, HttpOptions(address="127.0.0.1", port=0))
-            await front_end.start()
-            found["port"] = front_end.port
-            started.set()
-            await stop.wait()
-            await front_end.stop(1.0)
-
-    with ThreadPoolExecutor(1) as pool:
-        serving = pool.submit(asyncio.run, serve())
-        try:
-            assert started.wait(20) or serving.result()
-            yield lambda *arguments: run(["trace", "--url", f"http://127.0.0.1:{found['port']}", *arguments])
-        finally:
-            found["loop"].call_soon_threadsafe(stop.set)
-            serving.result(20)
+    server = RunningServer(repository, load_model=("plus", "top"))
+    try:
+        yield lambda *arguments: run(["trace", "--url", f"http://{server.address}", *arguments])
+    finally:
+        server.stop()
 
 
 def test_a_waterfall_is_for_people(trace, capsys):

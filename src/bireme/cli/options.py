@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from bireme.cli.flags import FLAGS, SECTIONS, Flag, find_unsupported
+from bireme.cli.flags import FLAGS, SECTIONS, Flag
+from bireme.cli.unsupported import find_unsupported
 from bireme.cli.values import SWITCH
 
 
