@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 
-import numpy as np
 import pytest
 
 from bireme.backends.ensemble.backend import EnsembleBackend
-from bireme.engine.lifecycle import Lifecycle
 from bireme.engine.load_plan import LoadOverride
-from bireme.engine.model_host import ModelHost
-from bireme.engine.options import ServerOptions
-from bireme.ipc.arena import Arena
-from bireme.repository import Catalogue
-from bireme.telemetry import ServerMetrics
-from bireme.types import BiremeError, InferenceRequest, Tensor
-from model_dirs import CONFIG, LoadingBackend, until
+from bireme.types import BiremeError
+from lifecycle_world import FakeWorld, world_of
+from model_dirs import CONFIG
 
 
 class CountingEnsembles(EnsembleBackend):
@@ -31,26 +24,12 @@ class CountingEnsembles(EnsembleBackend):
         return super().load(ctx)
 
 
-class World:
+class World(FakeWorld):
     """A lifecycle over one repository of fake models and of ensembles of them."""
 
     def __init__(self, root, **options):
-        self.root = root
-        self.backend = LoadingBackend()
         self.ensembles = CountingEnsembles()
-        self.metrics = ServerMetrics()
-        self.host = ModelHost(
-            asyncio.get_running_loop(), arena=Arena(1), metrics=self.metrics, allows_loads=True
-        )
-        self.lifecycle = Lifecycle(
-            Catalogue.open([str(root)]),
-            ServerOptions(**options),
-            backends={"fake": self.backend, "ensemble": self.ensembles},
-            metrics=self.metrics,
-            host=self.host,
-        )
-        self.table = self.lifecycle.table
-        self.answers = []
+        super().__init__(root, {"ensemble": self.ensembles}, **options)
 
     async def load(self, name, config=None):
         await self.lifecycle.load(name, LoadOverride(config))
@@ -75,36 +54,14 @@ class World:
         (entry,) = [entry for entry in self.table.index({}) if entry["name"] == name]
         return entry["state"]
 
-    def send(self, name, value=1.0):
-        """Send a request as the server would; its answer goes to ``answers``."""
-        model = self.table.latest.get(name)
-        if model is None:
-            raise self.table.refusal(name, -1)
-        tensor = Tensor.from_numpy("X", np.full(2, value, np.float32))
-        model.enqueue(
-            InferenceRequest(name, {"X": tensor}, lambda _, response: self.answers.append(response))
-        )
-
     async def ask(self, name):
-        self.send(name)
-        await until(lambda: self.answers)
-        response = self.answers.pop()
+        response = await super().ask(name)
         assert response.error is None, response.error
         return response
 
 
-@asynccontextmanager
-async def world(root, **options):
-    root.mkdir(exist_ok=True)
-    its = World(root, **options)
-    try:
-        yield its
-    finally:
-        its.backend.gate.set()
-        its.backend.load_gate.set()
-        assert await its.lifecycle.close(10)
-        assert its.backend.num_open_models == its.backend.num_open_instances == 0
-        assert not its.table.lingering
+def world(root, **options):
+    return world_of(World, root, **options)
 
 
 def run(scenario, root, **options):

@@ -41,7 +41,7 @@ def ask(request, repository) -> Callable[..., int]:
         return
     server = RunningServer(repository)
     try:
-        yield lambda *arguments: run(["infer", "--url", f"http://{server.address}", *arguments])
+        yield lambda *arguments: run(["infer", "--url", server.url, *arguments])
     finally:
         server.stop()
 

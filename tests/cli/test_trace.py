@@ -30,7 +30,7 @@ def trace(request, repository) -> Iterator[Callable[..., int]]:
         return
     server = RunningServer(repository, load_model=("plus", "top"))
     try:
-        yield lambda *arguments: run(["trace", "--url", f"http://{server.address}", *arguments])
+        yield lambda *arguments: run(["trace", "--url", server.url, *arguments])
     finally:
         server.stop()
 

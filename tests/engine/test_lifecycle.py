@@ -4,52 +4,26 @@ import asyncio
 import json
 import logging
 import weakref
-from contextlib import asynccontextmanager
 
-import numpy as np
 import pytest
 
 from bireme.backends.registry import available_backends
-from bireme.engine.lifecycle import Lifecycle
 from bireme.engine.load_plan import LoadOverride
-from bireme.engine.model_host import ModelHost
-from bireme.engine.options import ServerOptions
-from bireme.ipc.arena import Arena
-from bireme.repository import Catalogue
-from bireme.telemetry import ServerMetrics
 from bireme.types import (
     BackendFailed,
-    InferenceRequest,
     Internal,
     InvalidArgument,
     NotFound,
-    Tensor,
     Unavailable,
 )
-from model_dirs import LoadingBackend, add_fake_model, touch, until
+from lifecycle_world import FakeWorld, world_of
+from model_dirs import add_fake_model, touch, until
 
 ALL = "version_policy { all {} }"
 
 
-class World:
+class World(FakeWorld):
     """A lifecycle over one repository of fake models."""
-
-    def __init__(self, root, **options):
-        self.root = root
-        self.backend = LoadingBackend()
-        self.catalogue = Catalogue.open([str(root)])
-        self.metrics = ServerMetrics()
-        self.lifecycle = Lifecycle(
-            self.catalogue,
-            ServerOptions(**options),
-            backends={"fake": self.backend},
-            metrics=self.metrics,
-            host=ModelHost(
-                asyncio.get_running_loop(), arena=Arena(1), metrics=self.metrics, allows_loads=True
-            ),
-        )
-        self.table = self.lifecycle.table
-        self.answers = []
 
     async def load(self, name="m", config=None, files=None):
         await self.lifecycle.load(name, LoadOverride(config, files or {}))
@@ -65,33 +39,9 @@ class World:
             for entry in self.table.index({})
         }
 
-    def send(self, name="m", version=-1, value=1.0):
-        """Send a request as the server would; its answer goes to ``answers``."""
-        model = self.table.latest.get(name) if version == -1 else self.table.versions.get((name, version))
-        if model is None:
-            raise self.table.refusal(name, version)
-        tensor = Tensor.from_numpy("X", np.full(2, value, np.float32))
-        model.enqueue(
-            InferenceRequest(name, {"X": tensor}, lambda _, response: self.answers.append(response))
-        )
 
-    async def ask(self, name="m", version=-1):
-        self.send(name, version)
-        await until(lambda: self.answers)
-        return self.answers.pop()
-
-
-@asynccontextmanager
-async def world(root, **options):
-    root.mkdir(exist_ok=True)
-    its = World(root, **options)
-    try:
-        yield its
-    finally:
-        its.backend.gate.set()
-        its.backend.load_gate.set()
-        assert await its.lifecycle.close(10)
-        assert its.backend.num_open_models == its.backend.num_open_instances == 0
+def world(root, **options):
+    return world_of(World, root, **options)
 
 
 def test_a_load_returns_when_the_policys_versions_serve(tmp_path):
