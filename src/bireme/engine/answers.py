@@ -59,12 +59,8 @@ class Answers:
         on_idle: Callable[[], None],
         on_end: Callable[[InferenceRequest], None] | None = None,
         deadlines: RequestDeadlines,
-        failure_reason: str = BackendFailed.reason,
     ) -> None:
-        """``owner`` is what open requests are marked with. ``on_idle`` is called whenever none is open any more.
-
-        ``failure_reason``: what counts as the reason where the instance's code answers an error.
-        """
+        """``owner`` is what open requests are marked with. ``on_idle`` is called whenever none is open any more."""
         self._owner: object = owner
         self._name = name
         self._version = version
@@ -73,7 +69,8 @@ class Answers:
         self._order = order
         self._on_idle = on_idle
         self._on_end = on_end
-        self._failure_reason = failure_reason
+        # An ensemble's failures are those of its members, where they count with their own reasons. Source: Triton.
+        self._failure_reason = (BiremeError if is_ensemble else BackendFailed).reason
         self.deadlines = deadlines
         self.statistics = statistics
         self.num_open = 0

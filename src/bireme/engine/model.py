@@ -32,7 +32,6 @@ from bireme.scheduling import DirectScheduler, InlinePolicy, make_response_order
 from bireme.scheduling.sequence_batcher import SequenceBatcher
 from bireme.telemetry import ModelStatistics, log as server_log
 from bireme.types import (
-    BackendFailed,
     BiremeError,
     Cancelled,
     DeadlineExceeded,
@@ -109,10 +108,6 @@ class Model(Dispatch):
             on_end=self._on_request_end,
             on_idle=self._note_idle,
             deadlines=RequestDeadlines(timer, default_deadline_ns(prepared.config), self._expire),
-            # An ensemble's failures are those of its members, where they count with their own reasons. Source: Triton.
-            failure_reason=(
-                BackendFailed if prepared.config.ensemble_scheduling is None else BiremeError
-            ).reason,
         )
         self.respond = self._answers.respond
         """See `bireme.backends.interface.ResponseSink`."""

@@ -199,20 +199,26 @@ class EnsemblePlan:
         writes_batches = self._batching_of_slots()
         self._set_bridges(members, writes_batches)
         self.num_slots = len(self._slots)
-        self.slot_names = list(self._slots)
         self.parent_scopes: list[int] = [-1]
         self.scope_of_slot = [0] * self.num_slots
         self._set_scopes()
         self._outputs = {tensor.name: self._make_output(tensor, writes_batches) for tensor in config.output}
         self.is_decoupled = len(self.parent_scopes) > 1
         """Whether a request may have any number of responses."""
-        self.readers = [
-            tuple(other for other in self.steps if other.needs & set(step.outputs.values()))
-            for step in self.steps
-        ]
+        self.readers = self._find_readers()
         """For each step, those that read what it writes."""
         self.select = lru_cache(_MOST_SELECTIONS)(self._select)
         self.select(None)
+
+    def _find_readers(self) -> list[tuple[Step, ...]]:
+        readers: list[list[Step]] = [[] for _ in range(self.num_slots)]
+        for step in self.steps:
+            for slot in step.needs:
+                readers[slot].append(step)
+        return [
+            tuple(dict.fromkeys(reader for slot in step.outputs.values() for reader in readers[slot]))
+            for step in self.steps
+        ]
 
     def _select(self, names: tuple[str, ...] | None) -> Selection:
         """Return what has to run for the outputs called ``names``; None: for all."""
@@ -260,10 +266,12 @@ class EnsemblePlan:
         return made
 
     def _set_conditions(self, config: ModelConfig, members: Sequence[ModelConfig]) -> None:
+        assert config.ensemble_scheduling is not None
         found, found_defaults = conditions(config), defaults(config)
         for step, member in zip(self.steps, members, strict=True):
+            tensors = config.ensemble_scheduling.step[step.index].output_map
             for name, slot in step.outputs.items():
-                tensor = next(tensor for tensor, number in self._slots.items() if number == slot)
+                tensor = tensors[name]
                 if tensor in found:
                     step.condition = found[tensor]
                     step.condition_slots = {read: self._slots[read] for read in step.condition.tensors}
