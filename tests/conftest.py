@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
 
 
-def pytest_sessionstart() -> None:
-    # In a fresh clone hypothesis first reads all of Unicode: whichever test came first would count as slow.
+@pytest.fixture(scope="session", autouse=True)
+def unicode_is_read() -> None:
+    """In a fresh clone hypothesis first reads all of Unicode: whichever test came first would count as slow."""
+
     @settings(max_examples=1, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.text())
     def draw_once(_: str) -> None:
