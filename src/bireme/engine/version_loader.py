@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bireme.backends.interface import Backend, Host, ModelContext
 from bireme.backends.isolated import IsolatedBackend, wants_process
-from bireme.backends.registry import find_backend_directory, get_backend
+from bireme.backends.registry import find_backend_directory, get_backend, runs_isolated
 from bireme.config import ModelConfig
 from bireme.config.backend_rules import ENSEMBLE_PLATFORM
 from bireme.engine.load_plan import LoadPlan
@@ -71,7 +71,8 @@ class VersionLoader:
     def _backend_of(self, context: ModelContext) -> Backend:
         name = _backend_name(context.config)
         # Python models have processes of their own anyway, and an ensemble only asks others.
-        if wants_process(context.config) and name not in _NEVER_ISOLATED and context.backend_dir is None:
+        is_isolated = wants_process(context.config, default=name not in self._given and runs_isolated(name))
+        if is_isolated and name not in _NEVER_ISOLATED and context.backend_dir is None:
             return IsolatedBackend(name)
         return self._backend(name)
 

@@ -1,15 +1,9 @@
 """Settings: parameters and backend settings as checked values."""
 
-from dataclasses import replace
-
 import pytest
 
-from bireme.backends.onnxruntime.settings import (
-    default_num_threads,
-    num_instances,
-    read_backend_settings,
-    read_model_settings,
-)
+from bireme.backends.onnxruntime.settings import read_backend_settings, read_model_settings
+from bireme.backends.settings import default_num_threads
 from bireme.config.model_config import (
     ModelConfig,
     ModelInstanceGroup,
@@ -38,17 +32,6 @@ def test_callers_and_pool_together_are_as_many_threads_as_cpus(num_cpus, count, 
     assert default_num_threads(num_cpus, count) == expected
     assert read_model_settings(config(count), num_cpus).num_intra_op_threads == expected
     assert expected == 1 or count + expected - 1 == num_cpus
-
-
-def test_all_groups_but_passive_ones_count():
-    groups = (
-        ModelInstanceGroup("a", "KIND_CPU", 2),
-        ModelInstanceGroup("b", "KIND_CPU", 3),
-        ModelInstanceGroup("c", "KIND_CPU", 5, passive=True),
-        ModelInstanceGroup("d", "KIND_GPU", 1, gpus=(0, 1)),
-    )
-
-    assert num_instances(replace(config(), instance_group=groups)) == 7
 
 
 def test_the_defaults():

@@ -22,18 +22,18 @@ ENTRY: Final = "bireme.backends.isolated.model_process:main"
 """What the process runs."""
 
 
-def wants_process(config: ModelConfig) -> bool:
-    """Whether a model is to run in a process of its own.
+def wants_process(config: ModelConfig, *, default: bool = False) -> bool:
+    """Whether a model is to run in a process of its own; ``default``: what holds where its config doesn't say.
 
     Raises:
-        InvalidArgument: the parameter has another value than ``process``.
+        InvalidArgument: the parameter is neither ``process`` nor ``none``.
     """
     value = config.parameter(PARAMETER, "")
-    if value not in {"", "process"}:
+    if value not in {"", "process", "none"}:
         raise InvalidArgument(
-            f"model '{config.name}': parameter {PARAMETER} is '{value}'; expected 'process', or no such parameter"
+            f"model '{config.name}': parameter {PARAMETER} is '{value}'; expected 'process', 'none', or no such parameter"
         )
-    return value == "process"
+    return value == "process" if value else default
 
 
 class IsolatedBackend:

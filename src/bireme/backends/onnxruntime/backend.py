@@ -10,20 +10,21 @@ Source: Triton ``onnxruntime.cc`` (LoadModel).
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
+from bireme.backends.config_check import find_faults
 from bireme.backends.interface import ModelContext, Placement
-from bireme.backends.onnxruntime.config_check import find_faults
+from bireme.backends.model_file import find_model_file
 from bireme.backends.onnxruntime.instance import OnnxInstance, check_mix, make_execute, make_execute_into
 from bireme.backends.onnxruntime.runtime import log
 from bireme.backends.onnxruntime.session import open_session
 from bireme.backends.onnxruntime.settings import ModelSettings, read_backend_settings, read_model_settings
-from bireme.backends.onnxruntime.signature import Signature, complete, quoted
+from bireme.backends.onnxruntime.signature import read_signature
+from bireme.backends.signature import complete
 from bireme.config import ModelConfig
 from bireme.config.state_tensors import with_state_tensors
 from bireme.ipc.cpu_limit import cpu_limit
-from bireme.types import InvalidArgument, NotFound, Unsupported
+from bireme.types import InvalidArgument, Unsupported
 
 _DEFAULT_FILENAMES: Final = ("model.onnx", "model.ort")
 
@@ -43,7 +44,7 @@ class OnnxRuntimeBackend:
         num_cpus = cpu_limit()
         backend_settings = read_backend_settings(ctx.backend_config, num_cpus)
         settings = read_model_settings(ctx.config, num_cpus)
-        path = find_model_file(ctx)
+        path = find_model_file(ctx, _DEFAULT_FILENAMES)
         session = open_session(ctx, path, settings, backend_settings)
         return OnnxModel(ctx, session, settings, backend_settings.default_max_batch_size)
 
@@ -58,7 +59,7 @@ class OnnxModel:
         self._settings = settings
         self._default_max_batch_size = default_max_batch_size
         self._config = with_state_tensors(ctx.config)
-        self.signature = Signature.from_session(session)
+        self.signature = read_signature(session)
         """What the file declares."""
 
     def complete_config(self, config: ModelConfig) -> ModelConfig:
@@ -109,26 +110,3 @@ class OnnxModel:
     def close(self) -> None:
         """Give the session back. Results that are still held keep their own memory."""
         self._session = None
-
-
-def find_model_file(ctx: ModelContext) -> Path:
-    """Return the model file: ``default_model_filename``, or ``model.onnx`` inside it when that is a folder.
-
-    Raises:
-        NotFound: names the file and lists what the version directory holds.
-    """
-    filename = ctx.config.default_model_filename
-    names = (filename,) if filename else _DEFAULT_FILENAMES
-    for name in names:
-        path = ctx.version_dir / name
-        candidates = [path / inner for inner in _DEFAULT_FILENAMES] if path.is_dir() else [path]
-        for candidate in candidates:
-            if candidate.is_file():
-                return candidate
-    path = ctx.version_dir / names[0]
-    folder = path if path.is_dir() else ctx.version_dir
-    wanted = path / _DEFAULT_FILENAMES[0] if path.is_dir() else path
-    found = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    raise NotFound(
-        f"unable to find '{wanted}' for model '{ctx.name}'; '{folder}' holds {quoted(found) if found else 'nothing'}"
-    )

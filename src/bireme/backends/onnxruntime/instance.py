@@ -27,7 +27,7 @@ from bireme.backends.interface import ExecuteInto
 from bireme.backends.onnxruntime.direct_output import DirectOutput
 from bireme.backends.onnxruntime.runtime import ort
 from bireme.backends.onnxruntime.settings import ARENA_SHRINKAGE, ModelSettings
-from bireme.backends.onnxruntime.signature import Signature
+from bireme.backends.signature import Signature
 from bireme.config import ModelConfig
 from bireme.config.model_config import ModelOutput
 from bireme.types import Array, BackendFailed, InvalidArgument, datatypes

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bireme.backends.interface import ModelContext
+from bireme.backends.model_file import explain_failure
 from bireme.backends.onnxruntime.operators import register_operators
 from bireme.backends.onnxruntime.providers import choose_providers
 from bireme.backends.onnxruntime.runtime import log, ort
 from bireme.backends.onnxruntime.settings import BackendSettings, ModelSettings
 from bireme.types import InvalidArgument
 
-_GIT_LFS: Final = b"version https://git-lfs"
 # "[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : Load model from <path> failed:Protobuf parsing failed."
 _ERROR_PREFIX: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
 
@@ -34,7 +34,7 @@ def open_session(
         return ort.InferenceSession(path, options, providers=providers, enable_fallback=False)
     except Exception as error:
         raise InvalidArgument(
-            f"model '{ctx.name}': onnxruntime cannot load '{path}': {_reason(path, error)}"
+            f"model '{ctx.name}': onnxruntime cannot load '{path}': {explain_failure(path, _without_prefix(error))}"
         ) from error
 
 
@@ -95,21 +95,6 @@ class _GlobalPool:
 
 
 _global_pool: Final = _GlobalPool()
-
-
-def _reason(path: Path, error: Exception) -> str:
-    """Say in one line why a file cannot be loaded."""
-    reason = _without_prefix(error)
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_GIT_LFS))
-    except OSError as unreadable:
-        return str(unreadable.strerror)
-    if not start:
-        return "the file is empty"
-    if start == _GIT_LFS:
-        return "the file is a Git LFS pointer, not the model itself; fetch it with: git lfs pull"
-    return reason
 
 
 def _without_prefix(error: Exception) -> str:

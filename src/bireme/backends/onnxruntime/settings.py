@@ -30,6 +30,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from bireme.backends.settings import (
+    DEFAULT_MAX_BATCH_SIZE,
+    SettingsReader,
+    default_num_threads,
+    num_instances,
+)
 from bireme.config import ModelConfig
 from bireme.types import InvalidArgument
 
@@ -38,8 +44,6 @@ ARENA_SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 
 _ENTRY_PREFIXES: Final = ("session.", "optimization.", "mlas.", "ep.")
 _BOOLEAN_ENTRIES: Final = frozenset({*SPINNING_ENTRIES, "session.use_device_allocator_for_initializers"})
-_BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
-_DEFAULT_MAX_BATCH_SIZE: Final = 4
 _GRAPH_LEVELS: Final = {
     -1: "ORT_ENABLE_BASIC",
     0: "ORT_ENABLE_ALL",
@@ -76,15 +80,6 @@ class BackendSettings:
     num_inter_op_threads: int
 
 
-def default_num_threads(num_cpus: int, num_instances: int) -> int:
-    """Return the size of the thread pool of a session that ``num_instances`` threads run at once on ``num_cpus``.
-
-    The instances share one session, and so one pool; each run works on its caller's thread too. The size counts the
-    caller, so ``num_instances`` callers and the pool's other threads together are as many threads as there are CPUs.
-    """
-    return max(1, num_cpus - num_instances + 1)
-
-
 def read_model_settings(config: ModelConfig, num_cpus: int) -> ModelSettings:
     """Return the settings of a model that may use ``num_cpus`` CPUs.
 
@@ -92,7 +87,7 @@ def read_model_settings(config: ModelConfig, num_cpus: int) -> ModelSettings:
         InvalidArgument: names the parameter, its value and what is expected.
     """
     parameters = {key: parameter.string_value for key, parameter in config.parameters.items()}
-    reader = _Reader(f"model '{config.name}': parameter", parameters)
+    reader = SettingsReader(f"model '{config.name}': parameter", parameters)
     num_threads = default_num_threads(num_cpus, num_instances(config))
     execution_mode = reader.integer("execution_mode", 0)
     if execution_mode not in (0, 1):
@@ -118,19 +113,12 @@ def read_backend_settings(settings: Mapping[str, str], num_cpus: int) -> Backend
     Raises:
         InvalidArgument: names the setting, its value and what is expected.
     """
-    reader = _Reader("backend 'onnxruntime': setting", settings)
+    reader = SettingsReader("backend 'onnxruntime': setting", settings)
     return BackendSettings(
-        default_max_batch_size=reader.integer("default-max-batch-size", _DEFAULT_MAX_BATCH_SIZE),
+        default_max_batch_size=reader.integer("default-max-batch-size", DEFAULT_MAX_BATCH_SIZE),
         uses_global_pool=reader.boolean("enable-global-threadpool") or False,
         num_intra_op_threads=reader.count("intra_op_thread_count") or num_cpus,
         num_inter_op_threads=reader.count("inter_op_thread_count") or 1,
-    )
-
-
-def num_instances(config: ModelConfig) -> int:
-    """Return how many instances of the model may execute at one time."""
-    return sum(
-        max(group.count, 1) * max(len(group.gpus), 1) for group in config.instance_group if not group.passive
     )
 
 
@@ -145,7 +133,7 @@ def _graph_level(config: ModelConfig) -> str:
     return _GRAPH_LEVELS[level]
 
 
-def _session_entries(reader: _Reader, parameters: Mapping[str, str]) -> dict[str, str]:
+def _session_entries(reader: SettingsReader, parameters: Mapping[str, str]) -> dict[str, str]:
     entries = dict.fromkeys(SPINNING_ENTRIES, "0")
     for key, value in parameters.items():
         if key in _BOOLEAN_ENTRIES:
@@ -153,39 +141,3 @@ def _session_entries(reader: _Reader, parameters: Mapping[str, str]) -> dict[str
         elif key.startswith(_ENTRY_PREFIXES):
             entries[key] = value
     return entries
-
-
-class _Reader:
-    """Reads typed values from texts and names them in its errors."""
-
-    def __init__(self, label: str, values: Mapping[str, str]) -> None:
-        self._label = label
-        self._values = values
-
-    def integer(self, key: str, default: int) -> int:
-        text = self._values.get(key)
-        if text is None:
-            return default
-        try:
-            return int(text)
-        except ValueError:
-            raise self.fault(key, "an integer") from None
-
-    def count(self, key: str) -> int:
-        """Return a number of threads; 0 when absent."""
-        value = self.integer(key, 0)
-        if value < 0:
-            raise self.fault(key, "a number of threads, or 0 for the default")
-        return value
-
-    def boolean(self, key: str) -> bool | None:
-        text = self._values.get(key)
-        if text is None:
-            return None
-        value = _BOOLEANS.get(text.strip().lower())
-        if value is None:
-            raise self.fault(key, "true, false, 1 or 0")
-        return value
-
-    def fault(self, key: str, expected: str) -> InvalidArgument:
-        return InvalidArgument(f"{self._label} '{key}' is '{self._values[key]}'; expected {expected}")

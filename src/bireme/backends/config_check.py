@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from bireme.backends.onnxruntime.signature import GraphTensor, Signature, quoted
+from bireme.backends.signature import Signature, TensorSpec, quoted
 from bireme.config import ModelConfig
 from bireme.config.faults import near_name
 from bireme.config.model_config import ModelInput, ModelOutput
@@ -77,7 +77,7 @@ def _batch_input_faults(config: ModelConfig, signature: Signature) -> Iterator[s
             if found is None:
                 yield _unknown("batch_input", name, signature.inputs)
                 continue
-            expected = datatypes.to_config_name(found.datatype) if found.datatype else found.onnx_type
+            expected = datatypes.to_config_name(found.datatype) if found.datatype else found.native_type
             if entry.data_type != expected:
                 yield (
                     f"batch_input '{name}': the config's data_type is {entry.data_type}, but the model file has "
@@ -102,12 +102,12 @@ def _missing_inputs(config: ModelConfig, signature: Signature) -> Iterator[str]:
     for name, tensor in signature.inputs.items():
         if name not in given:
             yield (
-                f"the model file needs input '{name}' ({tensor.onnx_type}, shape {list(tensor.shape)}), which the config "
+                f"the model file needs input '{name}' ({tensor.native_type}, shape {list(tensor.shape)}), which the config "
                 f"does not list; it lists {quoted(sorted(given))}"
             )
 
 
-def _unknown(kind: str, name: str, known: Mapping[str, GraphTensor]) -> str:
+def _unknown(kind: str, name: str, known: Mapping[str, TensorSpec]) -> str:
     near = near_name(name, known)
     suggestion = f"; did you mean '{near}'?" if near else ""
     if name.strip() in known:
@@ -117,10 +117,10 @@ def _unknown(kind: str, name: str, known: Mapping[str, GraphTensor]) -> str:
     )
 
 
-def _type_fault(kind: str, tensor: ModelInput | ModelOutput, found: GraphTensor) -> Iterator[str]:
+def _type_fault(kind: str, tensor: ModelInput | ModelOutput, found: TensorSpec) -> Iterator[str]:
     if found.datatype is None:
         yield (
-            f"{kind} '{tensor.name}' of the model file is a {found.onnx_type}, which no data type of the protocol holds"
+            f"{kind} '{tensor.name}' of the model file is a {found.native_type}, which no data type of the protocol holds"
         )
     elif tensor.data_type != datatypes.to_config_name(found.datatype):
         yield (
@@ -130,7 +130,7 @@ def _type_fault(kind: str, tensor: ModelInput | ModelOutput, found: GraphTensor)
 
 
 def _shape_fault(
-    config: ModelConfig, kind: str, tensor: ModelInput | ModelOutput, found: GraphTensor
+    config: ModelConfig, kind: str, tensor: ModelInput | ModelOutput, found: TensorSpec
 ) -> Iterator[str]:
     field, dims = ("dims", tensor.dims) if tensor.reshape is None else ("reshape", tensor.reshape.shape)
     shape = found.shape

@@ -1,9 +1,12 @@
 """Where a config and a model file contradict each other, both are quoted."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from bireme.backends.onnxruntime.config_check import find_faults
-from bireme.backends.onnxruntime.signature import GraphTensor, Signature
+from bireme.backends.config_check import find_faults
+from bireme.backends.onnxruntime.signature import read_node
+from bireme.backends.signature import Signature
 from bireme.config.model_config import (
     BatchInput,
     BatchOutput,
@@ -23,7 +26,8 @@ FP32 = "tensor(float)"
 def signature(inputs=None, outputs=None, initializers=None, **types) -> Signature:
     def tensors(shapes):
         return {
-            name: GraphTensor(name, types.get(name, FP32), shape) for name, shape in (shapes or {}).items()
+            name: read_node(SimpleNamespace(name=name, type=types.get(name, FP32), shape=shape))
+            for name, shape in (shapes or {}).items()
         }
 
     return Signature(tensors(inputs), tensors(outputs), tensors(initializers))

@@ -1,0 +1,91 @@
+"""What every backend reads from a config's parameters and from ``--backend-config``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from bireme.config import ModelConfig
+from bireme.types import InvalidArgument
+
+DEFAULT_MAX_BATCH_SIZE: Final = 4
+"""Of a model file that batches, when neither its config nor ``--backend-config=default-max-batch-size=N`` gives one."""
+
+_BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+def default_num_threads(num_cpus: int, num_instances: int) -> int:
+    """Return the size of the thread pool of a session that ``num_instances`` threads run at once on ``num_cpus``.
+
+    The instances share one session, and so one pool; each run works on its caller's thread too. The size counts the
+    caller, so ``num_instances`` callers and the pool's other threads together are as many threads as there are CPUs.
+    """
+    return max(1, num_cpus - num_instances + 1)
+
+
+def num_instances(config: ModelConfig) -> int:
+    """Return how many instances of the model may execute at one time."""
+    return sum(
+        max(group.count, 1) * max(len(group.gpus), 1) for group in config.instance_group if not group.passive
+    )
+
+
+class SettingsReader:
+    """Reads typed values from texts and names them in its errors."""
+
+    def __init__(self, label: str, values: Mapping[str, str]) -> None:
+        """``label`` stands in front of a key in messages, such as ``model 'm': parameter``."""
+        self._label = label
+        self._values = values
+
+    @classmethod
+    def of_model(cls, config: ModelConfig) -> SettingsReader:
+        """Read the parameters of a model's config."""
+        values = {key: parameter.string_value for key, parameter in config.parameters.items()}
+        return cls(f"model '{config.name}': parameter", values)
+
+    def text(self, key: str, default: str = "") -> str:
+        """Return a text as it is."""
+        return self._values.get(key, default)
+
+    def choice(self, key: str, choices: Iterable[str], default: str) -> str:
+        """Return one of ``choices``.
+
+        Raises:
+            InvalidArgument: it is another text, as in every method here.
+        """
+        text = self._values.get(key, default)
+        if text not in (expected := tuple(choices)):
+            raise self.fault(key, " or ".join(f"'{each}'" for each in expected))
+        return text
+
+    def integer(self, key: str, default: int) -> int:
+        """Return an integer."""
+        text = self._values.get(key)
+        if text is None:
+            return default
+        try:
+            return int(text)
+        except ValueError:
+            raise self.fault(key, "an integer") from None
+
+    def count(self, key: str) -> int:
+        """Return a number of threads; 0 when absent."""
+        value = self.integer(key, 0)
+        if value < 0:
+            raise self.fault(key, "a number of threads, or 0 for the default")
+        return value
+
+    def boolean(self, key: str) -> bool | None:
+        """Return whether it is set and true; None when absent."""
+        text = self._values.get(key)
+        if text is None:
+            return None
+        value = _BOOLEANS.get(text.strip().lower())
+        if value is None:
+            raise self.fault(key, "true, false, 1 or 0")
+        return value
+
+    def fault(self, key: str, expected: str) -> InvalidArgument:
+        """Return the error of a value that is there and wrong."""
+        return InvalidArgument(f"{self._label} '{key}' is '{self._values[key]}'; expected {expected}")
