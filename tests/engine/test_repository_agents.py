@@ -13,6 +13,7 @@ from bireme.types import InvalidArgument
 from model_dirs import CONFIG, add_fake_model, touch, until
 
 AGENT = """
+import time
 from pathlib import Path
 from bireme.repository.agents import RepositoryAgent
 
@@ -32,7 +33,11 @@ class Agent(RepositoryAgent):
                 (folder / "config.pbtxt").write_text(self.model.parameters["move"])
             return folder
 
-    def load_complete(self): self.note("COMPLETE")
+    def load_complete(self):
+        while self.model.parameters.get("wait") and not Path(self.model.parameters["wait"]).exists():
+            time.sleep(0.001)
+        self.note("COMPLETE")
+
     def load_fail(self): self.note("FAIL")
     def unload(self): self.note("UNLOAD")
     def unload_complete(self): self.note("GONE")
@@ -115,6 +120,27 @@ def test_a_reload_tells_the_old_ones_once_the_new_ones_serve(tmp_path):
             await w.server.load_model("m")
             await until(lambda: "GONE" in w.events())
             assert w.take() == ["LOAD", "COMPLETE", "UNLOAD", "GONE"]
+
+    asyncio.run(main())
+
+
+def test_the_old_ones_hear_of_their_end_after_new_ones_that_take_their_time(tmp_path):
+    async def main():
+        async with world(tmp_path) as w:
+            folder = add_fake_model(w.models, "m", extra=uses({}))
+            await w.server.load_model("m")
+            w.take()
+            add_fake_model(w.models, "m", extra=uses({"id": "new", "wait": str(tmp_path / "go")}))
+            touch(folder / "1" / "model")
+            reload = asyncio.create_task(w.server.load_model("m"))
+            await until(lambda: len(w.backend.contexts) == 2 and w.backend.num_open_models == 1)
+            await asyncio.sleep(0.05)  # the old model is closed: time enough to tell its agents, were it their turn
+            early = w.events()
+            (tmp_path / "go").touch()
+            assert early == ["newLOAD"]
+            await reload
+            await until(lambda: "GONE" in w.events())
+            assert w.take() == ["newLOAD", "newCOMPLETE", "UNLOAD", "GONE"]
 
     asyncio.run(main())
 
