@@ -134,7 +134,9 @@ def test_the_old_ones_hear_of_their_end_after_new_ones_that_take_their_time(tmp_
             touch(folder / "1" / "model")
             reload = asyncio.create_task(w.server.load_model("m"))
             await until(lambda: len(w.backend.contexts) == 2 and w.backend.num_open_models == 1)
-            await asyncio.sleep(0.05)  # the old model is closed: time enough to tell its agents, were it their turn
+            await asyncio.sleep(
+                0.05
+            )  # the old model is closed: time enough to tell its agents, were it their turn
             early = w.events()
             (tmp_path / "go").touch()
             assert early == ["newLOAD"]

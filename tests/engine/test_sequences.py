@@ -409,6 +409,27 @@ def test_an_instance_that_has_the_hook_is_told_of_dropped_sequences(serve, monke
     serve(scenario, FakeRequestBackend(), "oldest { } max_sequence_idle_microseconds: 20000")
 
 
+def test_a_sequence_that_its_client_has_left_does_not_hold_up_a_server_that_stops(serve, monkeypatch, caplog):
+    told = []
+    monkeypatch.setattr(
+        FakeRequestInstance, "drop_sequence", lambda _, sequence: told.append(sequence), raising=False
+    )
+
+    async def scenario(h):
+        h.send("a", 1, "S")
+        await h.running()
+        h.instance.answer(Y)
+        await until(lambda: "a" in h.answers)
+        begun = asyncio.get_running_loop().time()
+        assert await h.server.stop(timeout_s=0.1)
+        assert asyncio.get_running_loop().time() - begun < 0.1
+        assert told == [1]
+        assert "is over without its END: nothing came for as long as the server waits" in caplog.text
+
+    caplog.set_level("INFO")
+    serve(scenario, FakeRequestBackend(), "oldest { } max_sequence_idle_microseconds: 600000000")
+
+
 @pytest.mark.parametrize("answers_first", [True, False])
 def test_a_sequence_falls_silent_whatever_of_its_last_request_ended_last(serve, answers_first):
     async def scenario(h):

@@ -151,13 +151,50 @@ def test_numbers_and_texts_are_different_ids(bench):
 def test_no_sequence_begins_while_the_server_stops_and_those_that_have_go_on(bench):
     b = bench()
     b.send("a", 1, "S")
-    b.batcher.stop_starts()
+    b.batcher.stop_starts(5 * IDLE_US * US, 0)
     with pytest.raises(Unavailable, match="Server is stopping"):
         b.send("x", 2, "S")
     b.send("b", 1, "E")
 
     assert b.run() == "a b"
     assert b.batcher.num_live == 0
+
+
+@pytest.mark.parametrize(
+    ("grace_us", "ends"),
+    [
+        pytest.param(200, {849: [], 850: [1, 2]}, id="from now on"),
+        pytest.param(500, {999: [], 1000: [1], 1149: [1], 1150: [1, 2]}, id="never longer than before"),
+        pytest.param(5000, {999: [], 1000: [1], 1599: [1], 1600: [1, 2]}, id="never longer at all"),
+    ],
+)
+def test_a_sequence_that_is_silent_while_the_server_stops_is_idle_soon(bench, grace_us, ends):
+    b = bench()
+    b.send("a", 1, "S")
+    assert b.run() == "a"
+    b.now_us = 600
+    b.send("b", 2, "S")
+    assert b.run().strip(".") == "b"
+    b.now_us = 650
+    b.batcher.stop_starts(grace_us * US, b.now_us * US)
+    for b.now_us, ended in ends.items():
+        assert b.dispatch() == ""
+        assert [dropped.sequence_id for dropped in b.dropped] == ended
+    assert {dropped.reason for dropped in b.dropped} == {DropReason.IDLE}
+
+
+def test_a_sequence_that_goes_on_while_the_server_stops_is_not_idle(bench):
+    b = bench()
+    b.send("a", 1, "S")
+    assert b.run() == "a"
+    b.batcher.stop_starts(200 * US, 0)
+    for b.now_us, name in ((150, "b"), (300, "c"), (450, "d")):
+        b.send(name, 1)
+        assert b.run() == name
+    assert not b.dropped
+    b.now_us = 650
+    b.dispatch()
+    assert [dropped.sequence_id for dropped in b.dropped] == [1]
 
 
 def test_end_lets_the_id_be_forgotten_at_once(bench):

@@ -347,8 +347,8 @@ class Model(Dispatch):
         self.direct_calls = self._cache = None
         del self.respond
 
-    def stop_starts(self) -> bool:
-        """Let no more sequences begin; whether there are any that may go on."""
+    def stop_starts(self, grace_ns: int) -> bool:  # noqa: ARG002 (this model has no sequences)
+        """Let no more sequences begin; whether there are any that may go on, as long as none is silent for ``grace_ns``."""
         return False
 
     def abort(self, error: BiremeError, *, kill: bool = False) -> None:

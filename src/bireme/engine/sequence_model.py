@@ -68,9 +68,9 @@ class SequenceModel(Model):
         super().adopt_statistics(statistics)
         self._sequences.count_in(statistics)
 
-    def stop_starts(self) -> bool:
+    def stop_starts(self, grace_ns: int) -> bool:
         """See `Model.stop_starts`."""
-        self._sequences.stop_starts()
+        self._sequences.stop_starts(grace_ns)
         return self._sequences.num_live > 0
 
     def _let_go(self) -> None:

@@ -51,10 +51,10 @@ class Sequences:
         self._pool: InstancePool
         self._slots: list[Slot] = []
         self._counts: SequenceCounts
+        self._idle_text = "nothing came for longer than max_sequence_idle_microseconds"
         self._count_live: Callable[[], int] = lambda: batcher.num_live
         self.drain = batcher.drain
         self.statistics = batcher.statistics
-        self.stop_starts = batcher.stop_starts
 
     def use(self, pool: InstancePool) -> None:
         """Run what comes on the instances of ``pool``; before the first request."""
@@ -75,6 +75,12 @@ class Sequences:
         if self._counts.count_live is self._count_live:
             self._counts.count_live = int  # none
         self._slots.clear()
+
+    def stop_starts(self, grace_ns: int) -> None:
+        """See `SequenceBatcher.stop_starts`."""
+        self._idle_text = "nothing came for as long as the server waits for it while it stops"
+        self._batcher.stop_starts(grace_ns, _now_ns())
+        self._set_deadline(self._batcher.next_expiry_ns())
 
     # What a scheduler has.
 
@@ -188,7 +194,7 @@ class Sequences:
             "%s: sequence %r is over without its END: %s",
             self._label,
             dropped.sequence_id,
-            _REASONS[dropped.reason],
+            _REASONS.get(dropped.reason, self._idle_text),
         )
         if dropped.has_run and dropped.reason in _TOLD:
             slot = self._slots[dropped.instance]
@@ -220,9 +226,8 @@ def _set_nothing(_when_ns: int | None) -> None:
 
 
 _REASONS: Final = {
-    DropReason.IDLE: "nothing came for longer than max_sequence_idle_microseconds",
     DropReason.CANCELLED: "one of its requests was cancelled while it waited",
     DropReason.RESTARTED: "its id was used to start another one",
     DropReason.LOST: "the process of its instance ended",
 }
-"""For the log."""
+"""For the log; of those that are idle each model has its own."""

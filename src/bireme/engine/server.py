@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bireme.engine")
 
+_SILENCE_S = 5.0
+"""How long a sequence may be silent while the server stops: beyond that its client has left it."""
 _STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
 _NOTHING: dict[Any, Model] = {}
 _FIRST_SEGMENT = 1
@@ -195,7 +197,8 @@ class Server(RepositoryCalls):
     async def stop(self, timeout_s: float | None = None) -> bool:
         """Refuse new requests at once, finish those in flight, close the models; whether all of it was done.
 
-        Sequences that have begun are finished, too: their requests are still taken.
+        Sequences that have begun are finished, too: their requests are still taken. One of which nothing comes for 5 s, or for
+        half of ``timeout_s``, is over as if it were idle.
 
         ``timeout_s`` (default: ``exit_timeout_secs``) bounds the wait. What still waits in a queue afterwards is
         answered `Unavailable`. Calling it again waits for the stop that is under way.
@@ -208,11 +211,14 @@ class Server(RepositoryCalls):
             self._starting.cancel()
             self._state = ServerState.EXITING
             self.on_demand = None
-            # Only sequences that have begun go on.
-            self._versions = {key: model for key, model in self._versions.items() if model.stop_starts()}
+            timeout_s = self.options.exit_timeout_secs if timeout_s is None else timeout_s
+            # Only sequences that have begun go on. Half of the time is left for what the others have in flight.
+            grace_ns = int(min(_SILENCE_S, timeout_s / 2) * 1e9)
+            self._versions = {
+                key: model for key, model in self._versions.items() if model.stop_starts(grace_ns)
+            }
             going_on = set(self._versions.values())
             self._latest = {name: model for name, model in self._latest.items() if model in going_on}
-            timeout_s = self.options.exit_timeout_secs if timeout_s is None else timeout_s
             self._stopping = self._loop.create_task(self._stop(timeout_s))
         return await asyncio.shield(self._stopping)
 

@@ -441,9 +441,14 @@ class SequenceBatcher:
         """The instance is back; one that was not away is no error."""
         self._table.come_back(instance, now_ns)
 
-    def stop_starts(self) -> None:
-        """Let what has begun go on, and nothing begin."""
+    def stop_starts(self, grace_ns: int, now_ns: int) -> None:
+        """Let what has begun go on, and nothing begin; who is silent for ``grace_ns`` from now on is idle."""
         self._is_stopping = True
+        saved_ns = self._idle_ns - grace_ns
+        if saved_ns > 0:
+            self._idle_ns = grace_ns
+            for sequence, since_ns in self._idle.items():  # nobody gets longer than before
+                self._idle[sequence] = min(since_ns + saved_ns, now_ns)
 
     # What others want to know.
 
