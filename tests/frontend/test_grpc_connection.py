@@ -113,6 +113,21 @@ async def test_answers_of_the_engine_go_out_as_they_come():
 
 
 @in_loop
+async def test_the_answers_of_a_batch_go_out_in_one_write():
+    scene = GrpcScene()
+    scene.server.holds = True
+    streams = [scene.client.infer(X=X) for _ in range(4)]
+    num_writes = len(scene.client.transport.writes)
+
+    for held in list(scene.server.held):
+        scene.server.answer(held)
+    await turns(1)
+
+    assert len(scene.client.transport.writes) == num_writes + 1
+    assert [scene.client.answer(stream).status for stream in streams] == [0] * 4
+
+
+@in_loop
 async def test_while_the_transport_is_paused_answers_stay_in_their_streams():
     scene = GrpcScene(client={"settings": {INITIAL_WINDOW_SIZE: 1 << 30}})
     scene.connection.pause_writing()

@@ -275,6 +275,7 @@ async def test_no_more_begin_than_have_room_for_their_answers():
 
     for number in (3, 4, 5):
         scene.server.answer(scene.server.held[number - 3])
+        await turns()
         scene.client.settle()
         await turns()
         assert len(scene.server.held) == number

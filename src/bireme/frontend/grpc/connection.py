@@ -46,6 +46,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         "_is_ending",
         "_is_receiving",
         "_is_retired",
+        "_is_to_write",
         "_is_waking",
         "_keepalive",
         "_listener",
@@ -100,6 +101,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._waiting: dict[Any, int] = {}
         """Calls that go on when the client has taken earlier answers, and the size of the answer that each expects."""
         self._is_waking = False
+        self._is_to_write = False
         self._num_expected = 0
         """Bytes of answers that are expected of the inferences that have begun."""
         self.answer_sizes: dict[str, int] = {}
@@ -202,6 +204,15 @@ class GrpcConnection(asyncio.BufferedProtocol):
         elif self._waiting:
             self._wake()
 
+    def _write_soon(self) -> None:
+        if not (self._is_to_write or self._is_receiving):
+            self._is_to_write = True
+            self.loop.call_soon(self._write_now)
+
+    def _write_now(self) -> None:
+        self._is_to_write = False
+        self._write()
+
     def _close(self) -> None:
         if self._transport.is_closing():
             return
@@ -212,11 +223,17 @@ class GrpcConnection(asyncio.BufferedProtocol):
     # Calls
 
     def flush(self, stream: Stream) -> None:
-        """Write what a call has put out for ``stream``, now or together with what else is being handled."""
+        """Write what a call has put out for ``stream``, now or together with what else is being handled.
+
+        While other calls are open, it is written at the end of the turn of the loop: the answers of a batch go together.
+        """
         self._has_sent = True
         if stream.unsent_size:
             self._unsent_streams[stream.id] = stream
-        if not self._is_receiving:
+        streams = self.h2.streams
+        if len(streams) > (stream.id in streams):
+            self._write_soon()
+        elif not self._is_receiving:
             self._write()
         busy_poll = self._listener.busy_poll
         if busy_poll is not None and not self.h2.streams:
