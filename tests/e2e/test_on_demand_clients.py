@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import queue
 import re
 import time
+import urllib.error
 import urllib.request
 
 import numpy as np
@@ -15,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from bireme import Server
 from bireme.engine.options import OnDemandOptions
+from bireme.frontend.http import HttpOptions
 from e2e_server import fake_config
 from python_models import CALLER, PLUS_ONE, PythonServer, calls
 from serve_process import running
@@ -33,6 +37,22 @@ def inputs(library):
     item = library.InferInput("X", [2], "FP32")
     item.set_data_from_numpy(X)
     return [item]
+
+
+SMALL_BODIES = HttpOptions(offload_size=1000, header_forward_pattern="^bireme_")
+"""Larger ones are parsed in another process."""
+
+
+def bodies(parameters):
+    """Requests with parameters in all forms that tritonclient does not send: path, body and headers."""
+    tensor = {"name": "X", "shape": [2], "datatype": "FP32", "data": [1, 2]}
+    infer = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
+    generate = json.dumps({"X": [1, 2], "more": "x" * 2000, "parameters": parameters}).encode()
+    raw = {"Inference-Header-Content-Length": "0"} | {name: str(value) for name, value in parameters.items()}
+    yield "/v2/models/a/infer", gzip.compress(infer), {"Content-Encoding": "gzip"}
+    yield "/v2/models/a/infer", infer + b" " * 2000, {}
+    yield "/v2/models/a/infer", X.tobytes(), raw
+    yield "/v2/models/a/generate", generate, {}
 
 
 def loaded(server):
@@ -100,6 +120,7 @@ def test_a_request_waits_within_its_time(start_fake):
         model_control_mode="ondemand",
         load_model=(),
         on_demand=OnDemandOptions(load_timeout_secs=0.5),  # far behind the deadlines
+        http=SMALL_BODIES,
     )
     backend.complete = lambda config: backend.gate.wait() and config  # a load that takes its time
     backend.gate.clear()
@@ -116,12 +137,18 @@ def test_a_request_waits_within_its_time(start_fake):
             with pytest.raises(InferenceServerException) as caught:
                 client.get_model_metadata("a")
             assert "is still being loaded" in caught.value.message()
+        for path, body, headers in bodies({"bireme_deadline_us": 10_000}):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(urllib.request.Request(server.url + path, body, headers), timeout=5)
+            with refused.value as answer:
+                assert answer.status == 503
+                assert b"deadline has passed while model 'a' was loaded" in answer.read()
     finally:
         backend.gate.set()
 
 
 def test_the_time_of_a_load_is_not_given_twice(start_fake, monkeypatch):
-    server, backend = start_fake(CONFIGS, model_control_mode="ondemand", load_model=())
+    server, backend = start_fake(CONFIGS, model_control_mode="ondemand", load_model=(), http=SMALL_BODIES)
     load_ns, deadlines_ns = [], []
 
     def complete(config):
@@ -140,7 +167,12 @@ def test_the_time_of_a_load_is_not_given_twice(start_fake, monkeypatch):
         client.infer("a", inputs(http_client), **minute)
     with grpc_client.InferenceServerClient(server.grpc_address) as client:
         client.infer("b", inputs(grpc_client), **minute)
+    for name, (path, body, headers) in zip("cdef", bodies(minute["parameters"]), strict=True):
+        url = f"{server.url}{path.replace('/a/', f'/{name}/')}"
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=5) as answer:
+            assert answer.status == 200
 
+    assert len(load_ns) == 6
     for begun_ns, deadline_ns in zip(load_ns, deadlines_ns, strict=True):
         assert 0 < deadline_ns < begun_ns + 60 * 10**9
 

@@ -231,6 +231,15 @@ class OnDemand:
 
     # Loads.
 
+    def begin(self, name: str) -> None:
+        """Begin to load the model unless it is there; `take` or `load` wait for it.
+
+        Raises:
+            Unavailable: the last load failed, a moment ago.
+        """
+        if self.wants(name):
+            self._begin(name)
+
     def _begin(self, name: str) -> PendingLoad:
         """Return the load of a model that is under way, and begin it if there is none."""
         pending = self._pending.get(name)

@@ -94,8 +94,10 @@ class RequestDeadlines:
         return len(self._deadlines)
 
 
-def take_deadline(request: InferenceRequest) -> None:
+def take_deadline(request: InferenceRequest, start_ns: int = 0) -> None:
     """Take the parameter off ``request``, so that no model sees it, and set the deadline that it asks for.
+
+    It counts from ``start_ns`` (`time.monotonic_ns`); 0: from now.
 
     Raises:
         InvalidArgument: it is no number of microseconds.
@@ -110,11 +112,13 @@ def take_deadline(request: InferenceRequest) -> None:
             f"{request.id_prefix}parameter '{REQUEST_PARAMETER}': expected microseconds from 0 to {MAX_DEADLINE_US}, "
             f"got {value!r:.40}"
         )
-    request.deadline_ns = _now_ns() + value * 1000 if value else -1
+    request.deadline_ns = (start_ns or _now_ns()) + value * 1000 if value else -1
 
 
-def take_parameters(request: InferenceRequest) -> None:
+def take_parameters(request: InferenceRequest, start_ns: int = 0) -> None:
     """Do what the parameters of a client's ``request`` ask of the server itself, and take those off.
+
+    A deadline counts from ``start_ns``, as for `take_deadline`.
 
     Raises:
         InvalidArgument: the value of one is wrong.
@@ -123,7 +127,7 @@ def take_parameters(request: InferenceRequest) -> None:
     if TRACE_PARAMETER in asked:
         begin_trace(request)
     if REQUEST_PARAMETER in asked:
-        take_deadline(request)
+        take_deadline(request, start_ns)
 
 
 def inherit_deadline(request: InferenceRequest, caller: Execution) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from bireme.types import InvalidArgument
 
 RESERVED_PREFIX: Final = "triton_"
+_OUR_PREFIX: Final = "bireme_"
 _RESERVED = frozenset(
     {
         "sequence_id",
@@ -28,11 +29,13 @@ def is_reserved_parameter(key: str) -> bool:
     return key in _RESERVED or key.startswith(RESERVED_PREFIX)
 
 
-def check_forwarded(name: str) -> None:
-    """Check the name of a header, in any case, that is to become a parameter.
+def forwarded_name(name: str) -> str:
+    """Return the parameter's name that a header is forwarded by: its own as it was sent, or in lower case if it is one of ours.
 
     Raises:
         InvalidArgument: a parameter of that name has a meaning.
     """
-    if is_reserved_parameter(name.lower()):
+    lower = name.lower()
+    if is_reserved_parameter(lower):
         raise InvalidArgument(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+    return lower if lower.startswith(_OUR_PREFIX) else name

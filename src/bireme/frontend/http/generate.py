@@ -8,8 +8,11 @@ Source: Triton ``http_server.cc`` (``HandleGenerate``, ``GenerateRequestClass``)
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Final
 
+from bireme.engine.request_deadlines import REQUEST_PARAMETER
 from bireme.frontend import on_demand
 from bireme.frontend.http.api import Api
 from bireme.frontend.http.event_stream import EventStream
@@ -27,17 +30,22 @@ from bireme.types import (
     InferenceResponse,
     Internal,
     InvalidArgument,
+    Parameter,
     Respond,
 )
 from bireme.wire.encoded import Encoded
 from bireme.wire.http import (
+    PEEK_OVERLAP,
     decode_generate_request,
     decode_rewritten,
     describe_inputs,
     encode_generate_response,
+    peek_number,
 )
 
 _OK_JSON: Final = STATUS_LINES[200] + JSON
+_PEEK_SIZE: Final = 1 << 20
+"""Bytes that are searched between two turns of the loop, 1 ms at most."""
 _NOT_ONE: Final = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
     "of responses"
@@ -75,15 +83,20 @@ class GenerateRoute(Route):
         """Hand the request to the engine."""
         if self._fault is not None:
             raise self._fault
-        api, body = self._api, exchange.body
+        api = self._api
         if on_demand.must_wait(api.server, self._model_name):
             exchange.work = api.spawn_preparation(exchange, self._load_first(exchange))
-            return
+        else:
+            self._take(exchange)
+
+    def _take(self, exchange: Exchange, waited: InferenceRequest | None = None) -> None:
+        """Hand the request to the engine; ``waited`` has waited for the model in its place."""
+        api, body = self._api, exchange.body
         model = api.server.model(self._model_name, self._version)
         if self._is_encoded:
             raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")
         if self._is_offloaded(len(body)):
-            exchange.work = api.spawn_preparation(exchange, self._prepare(exchange))
+            exchange.work = api.spawn_preparation(exchange, self._prepare(exchange, waited))
             return
         request = decode_generate_request(
             body,
@@ -93,16 +106,24 @@ class GenerateRoute(Route):
             respond=self._responder(exchange),
             limits=api.limits,
         )
-        # Before the request is given away: it may be answered within the call.
-        exchange.request = request
-        self._submit(exchange, request)
+        self._submit(exchange, request, waited)
 
     async def _load_first(self, exchange: Exchange) -> None:
-        """Wait for the model: what a request means depends on its inputs."""
-        await on_demand.wait_for(self._api.server, self._model_name)
-        self.handle(exchange)
+        """Wait for the model, as what a request means depends on its inputs; within its deadline, which is plain to see."""
+        server, body, start_ns = self._api.server, exchange.body, time.monotonic_ns()
+        on_demand.begin(server, self._model_name)
+        asked = None
+        for start in range(0, len(body), _PEEK_SIZE):
+            asked = peek_number(body[start : start + _PEEK_SIZE + PEEK_OVERLAP], REQUEST_PARAMETER)
+            if asked is not None:
+                break
+            await asyncio.sleep(0)
+        parameters: dict[str, Parameter] | None = {REQUEST_PARAMETER: asked} if asked is not None else None
+        waited = InferenceRequest(self._model_name, {}, exchange.respond, parameters=parameters)
+        await on_demand.wait(server, waited, start_ns)
+        self._take(exchange, waited)
 
-    async def _prepare(self, exchange: Exchange) -> None:
+    async def _prepare(self, exchange: Exchange, waited: InferenceRequest | None) -> None:
         """Have a large body parsed by another process, then submit the request."""
         api = self._api
         model = api.server.model(self._model_name, self._version)
@@ -119,10 +140,13 @@ class GenerateRoute(Route):
         )
         if has_large_bytes(api.server, request, body):
             await check_bytes(api, api.server, request)
-        exchange.request = request
-        self._submit(exchange, request)
+        self._submit(exchange, request, waited)
 
-    def _submit(self, exchange: Exchange, request: InferenceRequest) -> None:
+    def _submit(self, exchange: Exchange, request: InferenceRequest, waited: InferenceRequest | None) -> None:
+        if waited is not None:
+            on_demand.carry_over(waited, request)
+        # Before the request is given away: it may be answered within the call.
+        exchange.request = request
         server = self._api.server
         if server.tracing.is_on:
             server.tracing.offer(request, HTTP, self._caller, exchange.start_ns)

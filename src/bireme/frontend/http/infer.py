@@ -12,6 +12,7 @@ Source: Triton ``http_server.cc`` (``HandleInfer``, ``InferRequestClass``).
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 
 from bireme.engine.model import Model
@@ -55,7 +56,7 @@ from bireme.wire.http import (
     parse_content_encoding,
     parse_header_length,
 )
-from bireme.wire.reserved_parameters import check_forwarded
+from bireme.wire.reserved_parameters import forwarded_name
 
 _DECOUPLED = (
     "HTTP end point doesn't support models with decoupled transaction policy; generate_stream does, as does "
@@ -151,20 +152,25 @@ class InferRoute(Route):
             exchange.work = self._api.spawn_preparation(exchange, self._prepare(exchange))
 
     async def _load_first(self, exchange: Exchange) -> None:
-        """Wait for the model within the time that the request has, as far as it can be read without the model."""
-        server = self._api.server
+        """Wait for the model within the time that the request has; what it takes to read that is done meanwhile."""
         if self._fault is not None:
-            raise self._fault
-        request = None
-        if self._is_usual and self._json_length != 0:
-            request = self._decode(exchange, exchange.body, self._json_length)
-            await on_demand.wait(server, request)
+            _fail_head(exchange, self._fault)
+            return
+        server, json_length, start_ns = self._api.server, self._json_length, time.monotonic_ns()
+        on_demand.begin(server, self._model_name)
+        if not self._is_usual:
+            json_length = await self._make_usual(exchange)
+        if json_length != 0:
+            request = self._decode(exchange, exchange.body, json_length)
+            await on_demand.wait(server, request, start_ns)
         else:
-            await on_demand.wait_for(server, self._model_name)
-        if self._is_usual:
-            self._submit(exchange, exchange.body, self._json_length, request)
-        else:
-            await self._prepare(exchange)
+            # What a raw body means depends on the model's inputs; only headers can give it a deadline.
+            waited = InferenceRequest(self._model_name, {}, exchange.respond, parameters=self._forwarded)
+            await on_demand.wait(server, waited, start_ns)
+            model = server.model(self._model_name, self._version)
+            request = self._decode_raw(exchange, exchange.body, model)
+            on_demand.carry_over(waited, request)
+        self._submit(exchange, exchange.body, json_length, request)
 
     def _decode(self, exchange: Exchange, body: Buffer, json_length: int | None) -> InferenceRequest:
         request = decode_infer_request(
@@ -241,6 +247,11 @@ class InferRoute(Route):
         if self._fault is not None:
             _fail_head(exchange, self._fault)
             return
+        json_length = await self._make_usual(exchange)
+        self._submit(exchange, exchange.body, json_length)
+
+    async def _make_usual(self, exchange: Exchange) -> int | None:
+        """Inflate the body of ``exchange`` and have its tensors made binary, if it needs that; return its JSON's length."""
         body = exchange.body
         if self._encoding is not None:
             body = await self._inflate(body)
@@ -248,7 +259,7 @@ class InferRoute(Route):
         if self._is_offloaded(len(body) if json_length is None else json_length):
             body, json_length = await self._api.offload.rewrite(body, json_length, self._model_name)
         exchange.body = body
-        self._submit(exchange, body, json_length)
+        return json_length
 
     async def _inflate(self, body: Buffer) -> bytes:
         limit = self._api.options.max_input_size
@@ -325,6 +336,5 @@ def _forwarded_headers(head: RequestHead, pattern: re.Pattern[str] | None) -> di
     for raw_name, value in head.headers:
         name = raw_name.decode("latin-1")
         if pattern.search(name):
-            check_forwarded(name)
-            forwarded[name] = value.decode("latin-1")
+            forwarded[forwarded_name(name)] = value.decode("latin-1")
     return forwarded or None

@@ -13,7 +13,7 @@ from typing import Final
 
 from bireme.types import Parameter
 from bireme.wire.grpc.status import Refusal, Status
-from bireme.wire.reserved_parameters import check_forwarded
+from bireme.wire.reserved_parameters import forwarded_name
 
 PROTOCOL_NAMES: Final = frozenset(
     (
@@ -65,9 +65,9 @@ def forwarded_parameters(
             continue
         name = raw_name.decode("latin-1")
         if pattern.search(name):
-            check_forwarded(name)
+            key = forwarded_name(name)
             value = raw_value
             if raw_name.endswith(_BINARY_SUFFIX):
                 value = decode_binary(raw_value.rpartition(b",")[2].strip())
-            forwarded[name] = value.decode("latin-1")
+            forwarded[key] = value.decode("latin-1")
     return forwarded or None

@@ -22,11 +22,13 @@ from bireme.wire.http.control import (
 )
 from bireme.wire.http.errors import error_body
 from bireme.wire.http.generate import (
+    PEEK_OVERLAP,
     decode_generate_request,
     decode_rewritten,
     describe_inputs,
     encode_error_event,
     encode_generate_response,
+    peek_number,
     rewrite_generate,
 )
 from bireme.wire.http.header_length import parse_header_length
@@ -40,6 +42,7 @@ from bireme.wire.wanted_outputs import WantedOutput, WantedOutputs
 
 __all__ = [
     "ACCEPTED_ENCODINGS",
+    "PEEK_OVERLAP",
     "CudaRegistration",
     "EncodedBody",
     "Encoding",
@@ -71,6 +74,7 @@ __all__ = [
     "parse_content_encoding",
     "parse_header_length",
     "parse_json",
+    "peek_number",
     "rewrite_as_binary",
     "rewrite_generate",
     "write_json",

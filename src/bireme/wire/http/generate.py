@@ -10,6 +10,7 @@ Source: Triton ``http_server.cc`` (``GenerateRequestClass``), ``http_server.h`` 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -38,6 +39,8 @@ from bireme.wire.http.rewrite import join_binary
 from bireme.wire.shapes import check_shape
 
 _NESTED = "parameters"
+PEEK_OVERLAP = 128
+"""Bytes that two pieces of a text must share, so that `peek_number` finds what lies between them."""
 _FEW_ELEMENTS = 64
 
 
@@ -59,6 +62,15 @@ class _InputShape(NamedTuple):
 
 
 # Requests
+
+
+def peek_number(text: Buffer, name: str) -> int | None:
+    """Return the whole number that the parameter ``name`` has in (a piece of) a body; None: none is seen.
+
+    What a member means depends on the model's inputs. This one is read without them, for who has to wait for the model.
+    """
+    found = re.search(rb'"%b"\s{0,32}:\s{0,32}"?(\d{1,20})' % re.escape(name).encode(), text)
+    return int(found[1]) if found is not None else None
 
 
 def decode_generate_request(
