@@ -54,3 +54,28 @@ def test_what_a_full_disk_had_no_room_for_is_left_out_and_the_file_stays_json(di
 
     assert content() == [*held, 14]
     written.close()
+
+
+def test_a_file_that_cannot_be_written_is_told_once_each_time(disk, tmp_path, caplog):
+    written = files.TraceFiles(str(tmp_path / "trace.json"))
+
+    class Setting(SimpleNamespace):
+        __hash__ = object.__hash__
+
+    def write(log_frequency=0):
+        setting = Setting(log_frequency=log_frequency, count=-1)
+        written.take([SimpleNamespace(setting=setting, number=1)])
+
+    for room in (0, 0, 100, 3, 3):
+        disk.room = room
+        write()
+    (tmp_path / "trace.json.0").mkdir()
+    write(log_frequency=1)
+    reasons = [record.getMessage() for record in caplog.records]
+    assert len(reasons) == 2
+    assert all("No space left on device; traces are lost until it works" in reason for reason in reasons)
+    write(log_frequency=1)  # to a file of its own, which works
+    (tmp_path / "trace.json.2").mkdir()
+    write(log_frequency=1)
+    assert "Is a directory" in caplog.records[2].getMessage()
+    written.close()

@@ -34,6 +34,8 @@ class TraceFiles:
         self._next_index = 0
         self._collected: dict[TraceSetting, list[bytes]] = {}
         self._num_written: dict[TraceSetting, int] = {}
+        self._is_failing = False
+        """Whether the last write has failed: said once, not for every batch until the disk has room again."""
         self._retired: weakref.WeakSet[TraceSetting] = weakref.WeakSet()
 
     def take(self, traces: list[SampledTrace]) -> None:
@@ -77,8 +79,16 @@ class TraceFiles:
             if self._file is None:
                 self._file = FileIO(self._path, "w")
             self._write(self._file, (b"," if self._size else b"[") + b",".join(texts) + b"]")
+            self._is_failing = False
         except OSError as error:
-            log.error("failed creating trace file: %s: %s", self._path, error.strerror)  # noqa: TRY400
+            self._note_failure(self._path, error)
+
+    def _note_failure(self, path: str, error: OSError) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            log.error(
+                "failed creating trace file: %s: %s; traces are lost until it works", path, error.strerror
+            )
 
     def _write(self, file: FileIO, text: bytes) -> None:
         """Put ``text`` in the place of the closing bracket, or leave the file as it was: a disk that is full may have room later."""
@@ -101,5 +111,6 @@ class TraceFiles:
         self._next_index += 1
         try:
             Path(path).write_bytes(b"[" + b",".join(texts) + b"]")
+            self._is_failing = False
         except OSError as error:
-            log.error("failed creating trace file: %s: %s", path, error.strerror)  # noqa: TRY400
+            self._note_failure(path, error)
