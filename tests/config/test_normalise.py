@@ -2,7 +2,7 @@
 
 import pytest
 
-from bireme.config import ModelConfig, normalise, normalise_instance_groups
+from bireme.config import ModelConfig, UsableGpus, normalise, normalise_instance_groups
 from bireme.config.model_config import (
     EnsembleStep,
     LatestPolicy,
@@ -118,7 +118,7 @@ GROUPS = [
 def test_instance_groups(backend, num_gpus, given, made):
     config = ModelConfig(name="m", backend=backend, instance_group=tuple(given))
 
-    assert normalise_instance_groups(config, num_gpus=num_gpus).instance_group == tuple(made)
+    assert normalise_instance_groups(config, UsableGpus(num_gpus)).instance_group == tuple(made)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,6 @@ def test_instance_groups(backend, num_gpus, given, made):
 )
 def test_group_that_this_machine_cannot_run_is_refused(num_gpus, group, message):
     with pytest.raises(InvalidArgument) as caught:
-        normalise_instance_groups(ModelConfig(name="m", instance_group=(group,)), num_gpus=num_gpus)
+        normalise_instance_groups(ModelConfig(name="m", instance_group=(group,)), UsableGpus(num_gpus))
 
     assert caught.value.message == message

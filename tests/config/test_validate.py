@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from bireme.config import (
+    NO_GPUS,
     ModelConfig,
+    UsableGpus,
     complete_backend,
     find_faults,
     normalise,
@@ -26,9 +28,11 @@ output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }
 """
 
 
-def faults_of(text: str, *, name: str = "m", require_io: bool = True, num_gpus: int = 0) -> list[str]:
+def faults_of(
+    text: str, *, name: str = "m", require_io: bool = True, gpus: UsableGpus = NO_GPUS
+) -> list[str]:
     config = normalise(complete_backend(parse_text(text, "config.pbtxt"), name, None))
-    return find_faults(config, name=name, require_io=require_io, num_gpus=num_gpus)
+    return find_faults(config, name=name, require_io=require_io, gpus=gpus)
 
 
 VALID = [
@@ -482,7 +486,7 @@ def test_rules_on_instances_and_warmup(text, messages):
 def test_gpus_of_this_machine_are_known():
     text = 'backend: "python" instance_group [ { kind: KIND_GPU }, { kind: KIND_GPU gpus: [ 0, 7 ] } ]'
 
-    assert faults_of(text, num_gpus=2) == [
+    assert faults_of(text, gpus=UsableGpus(2)) == [
         "instance group m_1 of model m specifies invalid or unsupported gpu id 7. GPUs are: 0, 1"
     ]
 

@@ -367,6 +367,18 @@ def test_a_version_that_is_named_but_missing_is_only_logged(tmp_path, caplog):
     assert "version 5 is specified for model 'm', but the version directory is not present" in caplog.text
 
 
+def test_kind_auto_on_a_cpu_is_told_once_for_each_load(tmp_path, caplog):
+    async def main():
+        add_fake_model(tmp_path, "m", (1, 2), extra="instance_group [ { }, { } ]")
+        async with world(tmp_path) as w:
+            await w.load()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(main())
+    told = [record.getMessage() for record in caplog.records if "KIND_AUTO" in record.getMessage()]
+    assert told == ["model 'm': instances of KIND_AUTO run on the CPU, since no GPUs are available"]
+
+
 def test_nothing_holds_a_model_that_was_unloaded_or_replaced(tmp_path):
     async def main():
         model_dir = add_fake_model(tmp_path, "m")

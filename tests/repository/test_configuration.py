@@ -2,7 +2,8 @@
 
 import pytest
 
-from bireme.repository import ConfigRules, read_config
+from bireme.config import parse_text
+from bireme.repository import ConfigRules, cpu_fallback, read_config
 from bireme.types import InvalidArgument
 from model_dirs import CONFIG, add_fake_model
 
@@ -122,3 +123,33 @@ def test_a_wrong_instance_group_is_told_with_its_line(tmp_path):
 def test_a_broken_rule_of_an_override_has_no_line(tmp_path):
     with pytest.raises(InvalidArgument, match=r"^'max_batch_size' must be non-negative"):
         read(add_fake_model(tmp_path, "m"), override='{"backend": "fake", "max_batch_size": -2}')
+
+
+AUTO = [
+    # the config's groups, GPUs of the machine, kinds and GPUs of the groups, why one runs on the CPU
+    ("", 0, [("KIND_CPU", ())], "no GPUs are available"),
+    ("", 2, [("KIND_GPU", (0, 1))], ""),
+    ("instance_group { gpus: 1 }", 2, [("KIND_GPU", (1,))], ""),
+    ("instance_group { gpus: [ 1, 2 ] }", 2, [("KIND_CPU", ())], "not all of gpus [1, 2] are there"),
+    ("instance_group { kind: KIND_CPU }", 0, [("KIND_CPU", ())], ""),
+    (
+        "instance_group [ { kind: KIND_CPU }, { count: 2 } ]",
+        0,
+        [("KIND_CPU", ())] * 2,
+        "no GPUs are available",
+    ),
+]
+
+
+@pytest.mark.parametrize(("groups", "num_gpus", "made", "reason"), AUTO)
+def test_kind_auto_is_a_gpu_where_there_is_one_and_else_the_cpu_with_a_reason(
+    tmp_path, groups, num_gpus, made, reason
+):
+    text = f'backend: "fake" {groups}'
+    (tmp_path / "config.pbtxt").write_text(text)
+    rules = ConfigRules(num_gpus=num_gpus)
+
+    config = read(tmp_path, rules)
+
+    assert [(group.kind, group.gpus) for group in config.instance_group] == made
+    assert cpu_fallback(parse_text(text, "config.pbtxt"), config, rules) == reason

@@ -16,7 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from bireme.backends.devices import GpuBuild
 from bireme.backends.interface import Backend
+from bireme.config import UsableGpus
 from bireme.config.backend_rules import ENSEMBLE_PLATFORM
 from bireme.types import InvalidArgument, Unsupported
 
@@ -33,13 +35,15 @@ class _BuiltIn(NamedTuple):
     """What to install for it; empty: it is called as the package is."""
     runs_isolated: bool = False
     """Whether its models run in processes of their own where their configs don't say."""
+    gpus: GpuBuild | None = None
+    """Which builds of the framework can use GPUs; None: the backend runs models on the CPU alone."""
 
 
 _BUILT_IN: Final = MappingProxyType(
     {
         ENSEMBLE_PLATFORM: _BuiltIn("bireme.backends.ensemble.backend", "EnsembleBackend", "numpy"),
         "onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime"),
-        "python": _BuiltIn("bireme.backends.python.backend", "PythonBackend", "msgspec"),
+        "python": _BuiltIn("bireme.backends.python.backend", "PythonBackend", "msgspec", gpus=GpuBuild()),
     }
 )
 
@@ -97,6 +101,19 @@ def runs_isolated(name: str) -> bool:
     """Whether models of the backend run in processes of their own, unless a config says otherwise."""
     built_in = _BUILT_IN.get(name)
     return built_in is not None and built_in.runs_isolated
+
+
+def usable_gpus(name: str, num_gpus: int) -> UsableGpus:
+    """Return the GPUs that models of the backend can use on a machine with so many. Imports no framework.
+
+    A backend of another package or in a directory is given all, as with Triton: it knows the kind of each instance.
+    """
+    built_in = _BUILT_IN.get(name)
+    build = built_in.gpus if built_in is not None else GpuBuild()
+    if build is None:
+        return UsableGpus(why_none=f"the {name} backend runs models on the CPU alone")
+    reason = build.why_not() if num_gpus else ""
+    return UsableGpus(why_none=reason) if reason else UsableGpus(num_gpus)
 
 
 def available_backends(backend_directory: str = "") -> list[str]:

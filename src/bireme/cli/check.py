@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bireme.backends.interface import Backend, LoadedModel, ModelContext
-from bireme.backends.registry import find_backend_directory, get_backend
+from bireme.backends.registry import find_backend_directory, get_backend, usable_gpus
 from bireme.cli.check_ensembles import CheckedModel, check_ensembles
 from bireme.config import (
     ModelConfig,
@@ -30,6 +30,7 @@ from bireme.config.backend_rules import ENSEMBLE_PLATFORM
 from bireme.engine.load_plan import LoadOverride, features_without_effect, plan_load
 from bireme.engine.loading import load_version
 from bireme.engine.options import ServerOptions
+from bireme.ipc.gpus import num_gpus
 from bireme.repository import (
     Catalogue,
     ConfigRules,
@@ -203,7 +204,7 @@ class _ModelCheck:
             if not self._report.versions:
                 self._add(no_versions(self._name, config.version_policy, self._dir, available))
             return
-        rules = ConfigRules(self._options.model_config_name, self._auto_complete)
+        rules = ConfigRules(self._options.model_config_name, self._auto_complete, num_gpus())
         agents = AgentRegistry(self._options.repoagent_directory)
         try:
             plan = plan_load(
@@ -234,7 +235,7 @@ class _ModelCheck:
                 version,
                 self._dir,
                 version_dir,
-                normalise_instance_groups(config),
+                normalise_instance_groups(config, usable_gpus(config.backend, num_gpus())),
                 self._options.settings_of(config.backend),
                 find_backend_directory(config.backend, directory),
             )
@@ -258,7 +259,8 @@ class _ModelCheck:
             loaded.check_config(config)
 
     def _add_faults(self, config: ModelConfig, *, require_io: bool) -> None:
-        for fault in find_faults(config, name=self._name, require_io=require_io):
+        gpus = usable_gpus(config.backend, num_gpus())
+        for fault in find_faults(config, name=self._name, require_io=require_io, gpus=gpus):
             self._add(fault)
 
     def _add(self, fault: str, version_dir: Path | None = None) -> None:

@@ -7,6 +7,7 @@ The way of a config: `parse_text` or `parse_json`, `complete_backend`, `normalis
 from bireme.config.autocomplete import apply_autocomplete
 from bireme.config.backend_rules import complete_backend
 from bireme.config.conditions import Condition, conditions, defaults
+from bireme.config.gpus import NO_GPUS, UsableGpus
 from bireme.config.instance_groups import normalise_instance_groups
 from bireme.config.json_reader import parse_json
 from bireme.config.json_writer import to_json
@@ -20,9 +21,11 @@ from bireme.config.text_writer import to_text
 from bireme.config.validate import find_faults, find_member_faults, validate
 
 __all__ = [
+    "NO_GPUS",
     "Condition",
     "ModelConfig",
     "Places",
+    "UsableGpus",
     "apply_autocomplete",
     "complete_backend",
     "conditions",

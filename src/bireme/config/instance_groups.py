@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from bireme.config.faults import summarise
+from bireme.config.gpus import NO_GPUS, UsableGpus
 from bireme.config.model_config import ModelConfig, ModelInstanceGroup
 from bireme.config.validate.instance_groups import find_gpu_faults
 from bireme.types.errors import InvalidArgument
@@ -17,20 +18,20 @@ from bireme.types.errors import InvalidArgument
 _BACKENDS_WITH_TWO_CPU_INSTANCES: Final = frozenset({"onnxruntime", "tensorflow"})
 
 
-def normalise_instance_groups(config: ModelConfig, *, num_gpus: int = 0) -> ModelConfig:
+def normalise_instance_groups(config: ModelConfig, gpus: UsableGpus = NO_GPUS) -> ModelConfig:
     """Return ``config`` with at least one instance group, each with its name, kind, count and GPUs resolved.
 
     Call it when the backend is known. An ensemble has no instances and is returned as it is.
 
     Raises:
-        InvalidArgument: a group asks for a GPU that this machine does not have.
+        InvalidArgument: a group asks for a GPU that the model cannot have.
     """
     if config.ensemble_scheduling is not None:
         return config
     groups = config.instance_group or (ModelInstanceGroup(name=config.name),)
-    groups = tuple(_normalise_group(group, index, config, num_gpus) for index, group in enumerate(groups))
+    groups = tuple(_normalise_group(group, index, config, gpus.num) for index, group in enumerate(groups))
     config = replace(config, instance_group=groups)
-    faults = list(find_gpu_faults(config, num_gpus))
+    faults = list(find_gpu_faults(config, gpus))
     if faults:
         raise InvalidArgument(summarise(faults))
     return config

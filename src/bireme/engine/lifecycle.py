@@ -39,6 +39,7 @@ from bireme.engine.sequence_model import make_model
 from bireme.engine.timer import DeadlineTimer
 from bireme.engine.transitions import Transitions
 from bireme.engine.version_loader import VersionLoader
+from bireme.ipc.gpus import num_gpus
 from bireme.repository import Catalogue, ConfigRules, check_model_name, name_of, namespace_of
 from bireme.repository.agents import AgentRegistry
 from bireme.telemetry import ServerMetrics
@@ -69,7 +70,9 @@ class Lifecycle:
         self.catalogue = catalogue
         self.table = ModelTable(has_namespaces=catalogue.has_namespaces)
         self._options = options
-        self.rules = ConfigRules(options.model_config_name, not options.disable_auto_complete_config)
+        self.rules = ConfigRules(
+            options.model_config_name, not options.disable_auto_complete_config, num_gpus()
+        )
         self._agents = AgentRegistry(options.repoagent_directory)
         host.lifecycle = self
         self._loader = VersionLoader(options, backends, host)

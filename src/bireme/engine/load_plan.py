@@ -22,6 +22,7 @@ from bireme.repository import (
     ParsedConfig,
     complete_config,
     config_path,
+    cpu_fallback,
     missing_versions,
     name_of,
     no_versions,
@@ -179,6 +180,9 @@ def _plan(
         parsed = parsed._replace(config=replace(parsed.config, name=""))
     first = min(map(str, available), default=None)
     config = complete_config(parsed, name_of(name), model_dir, model_dir / first if first else None, rules)
+    fallback = cpu_fallback(parsed.config, config, rules)
+    if fallback:
+        log.info("model '%s': instances of KIND_AUTO run on the CPU, since %s", name, fallback)
     if catalogue.has_namespaces and config.ensemble_scheduling is not None:
         config = with_keys(config, name, catalogue.list_names())
     if config.ensemble_scheduling is not None and not available:

@@ -66,7 +66,7 @@ def load_version(ctx: ModelContext, backend: Backend, *, auto_complete: bool) ->
         config = ctx.config
         if auto_complete or config.ensemble_scheduling is not None:
             config = apply_autocomplete(config, loaded.complete_config(config))
-        validate(config, name=ctx.name, require_io=True)
+        validate(config, name=ctx.name, require_io=True, gpus=None)
         loaded.check_config(config)
         # Triton's test hook: hold everything, once, until so many requests are queued.
         scheduler = build_scheduler(

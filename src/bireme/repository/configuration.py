@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from bireme.backends.registry import usable_gpus
 from bireme.config import (
     ModelConfig,
     Places,
@@ -16,6 +17,7 @@ from bireme.config import (
     parse_json,
     parse_text,
 )
+from bireme.config.model_config import ModelInstanceGroup
 from bireme.repository.layout import config_path, misplaced_files
 from bireme.types import InvalidArgument
 
@@ -29,6 +31,7 @@ class ConfigRules:
     auto_complete: bool = True
     """False (``--disable-auto-complete-config``): a config file is mandatory and complete by itself."""
     num_gpus: int = 0
+    """Of this machine, see `bireme.ipc.gpus.num_gpus`."""
 
 
 class ParsedConfig(NamedTuple):
@@ -63,14 +66,26 @@ def complete_config(
         config = normalise(find_backend(config, name, model_dir, version_dir))
         if not config.name:
             config = replace(config, name=name)
-        faults = find_faults(config, name=name, require_io=not rules.auto_complete)
+        gpus = usable_gpus(config.backend, rules.num_gpus)
+        faults = find_faults(config, name=name, require_io=not rules.auto_complete, gpus=gpus)
         if not faults:
-            return normalise_instance_groups(config, num_gpus=rules.num_gpus)
+            return normalise_instance_groups(config, gpus)
     except InvalidArgument as error:
         if places is None or not places.knows(error.message):
             raise
         faults = [error.message]
     raise InvalidArgument("; ".join((places.prefix(fault) if places else "") + fault for fault in faults))
+
+
+def cpu_fallback(parsed: ModelConfig, config: ModelConfig, rules: ConfigRules) -> str:
+    """Return why instances of KIND_AUTO run on the CPU; empty: none does. ``parsed`` is as written, ``config`` complete."""
+    gpus = usable_gpus(config.backend, rules.num_gpus)
+    for written, made in zip(
+        parsed.instance_group or (ModelInstanceGroup(),), config.instance_group, strict=False
+    ):
+        if written.kind == "KIND_AUTO" and made.kind == "KIND_CPU":
+            return gpus.why_none if not gpus.num else f"not all of gpus {list(written.gpus)} are there"
+    return ""
 
 
 def find_backend(config: ModelConfig, name: str, model_dir: Path, version_dir: Path | None) -> ModelConfig:

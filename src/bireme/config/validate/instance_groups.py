@@ -7,34 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bireme.config.gpus import UsableGpus
 from bireme.config.model_config import ModelConfig, ModelInstanceGroup
 
 
-def find_faults(config: ModelConfig, num_gpus: int) -> Iterator[str]:
-    """Yield the faults of ``instance_group``, on a machine with so many GPUs."""
+def find_faults(config: ModelConfig, gpus: UsableGpus | None) -> Iterator[str]:
+    """Yield the faults of ``instance_group``; ``gpus`` None: its kinds are known to be right."""
     if config.ensemble_scheduling is not None:  # a fault of its own, told by the ensemble's rules
         return
-    yield from find_gpu_faults(config, num_gpus)
+    if gpus is not None:
+        yield from find_gpu_faults(config, gpus)
     for index, group in enumerate(config.instance_group):
         yield from _profiles(group, _label(group, index, config), config.platform)
 
 
-def find_gpu_faults(config: ModelConfig, num_gpus: int) -> Iterator[str]:
+def find_gpu_faults(config: ModelConfig, gpus: UsableGpus) -> Iterator[str]:
     """Yield what is wrong between the groups' kinds and their GPUs."""
     for index, group in enumerate(config.instance_group):
         label = _label(group, index, config)
         if group.kind in {"KIND_CPU", "KIND_MODEL"} and group.gpus:
             yield f"{label} has kind {group.kind} but specifies one or more GPUs: gpus is {list(group.gpus)}"
         elif group.kind == "KIND_GPU":
-            if num_gpus == 0:
+            if gpus.num == 0:
                 yield (
-                    f"{label} has kind KIND_GPU but no GPUs are available: use KIND_CPU, or KIND_AUTO to run on "
+                    f"{label} has kind KIND_GPU but {gpus.why_none}: use KIND_CPU, or KIND_AUTO to run on "
                     f"either"
                 )
                 continue
             for gpu in group.gpus:
-                if not 0 <= gpu < num_gpus:
-                    yield f"{label} specifies invalid or unsupported gpu id {gpu}. GPUs are: {_ids(num_gpus)}"
+                if not 0 <= gpu < gpus.num:
+                    yield f"{label} specifies invalid or unsupported gpu id {gpu}. GPUs are: {_ids(gpus.num)}"
 
 
 def _profiles(group: ModelInstanceGroup, label: str, platform: str) -> Iterator[str]:
