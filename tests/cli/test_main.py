@@ -33,7 +33,7 @@ def test_the_version_is_the_package_s(capsys):
 def test_help_names_the_commands(capsys):
     assert 0 == run(["-h"])
     shown = capsys.readouterr().out
-    assert ["infer", "repo", "serve", "trace"] == [
+    assert ["import", "infer", "repo", "serve", "trace"] == [
         line.split()[0] for line in shown.partition("Commands:\n")[2].splitlines()
     ]
 

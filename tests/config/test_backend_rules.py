@@ -3,6 +3,7 @@
 import pytest
 
 from bireme.config import ModelConfig, complete_backend
+from bireme.config.backend_rules import RULES
 from bireme.config.model_config import EnsembleStep, ModelEnsembling
 from bireme.types import InvalidArgument
 
@@ -21,6 +22,7 @@ def fields(config: ModelConfig) -> tuple[str, str, str]:
 FILES = [
     ("model.onnx", "onnxruntime", "onnxruntime_onnx"),
     ("model.onnx/", "onnxruntime", "onnxruntime_onnx"),
+    ("model.ort", "onnxruntime", "onnxruntime_onnx"),
     ("model.savedmodel/", "tensorflow", "tensorflow_savedmodel"),
     ("model.graphdef", "tensorflow", "tensorflow_graphdef"),
     ("model.plan", "tensorrt", "tensorrt_plan"),
@@ -136,9 +138,8 @@ def test_says_what_was_looked_for_and_what_was_found(version_dir):
 
     assert caught.value.message == (
         "Invalid model name: Could not determine backend for model 'm' with no backend in model configuration. "
-        "Expected model name of the form 'model.<backend_name>', or one of these in '1': model.graphdef, "
-        "model.savedmodel, model.plan, model.onnx, model.xml, model.pt, model.pt2, model.py. Found: modle.onnx; did "
-        "you mean 'model.onnx' instead of 'modle.onnx'?"
+        "Expected model name of the form 'model.<backend_name>', or one of these in '1': "
+        f"{', '.join(rule.filename for rule in RULES)}. Found: modle.onnx; did you mean 'model.onnx' instead of 'modle.onnx'?"
     )
 
 

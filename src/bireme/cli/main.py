@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 import bireme
+from bireme.cli.import_model import import_model
 from bireme.cli.infer import infer
 from bireme.cli.repo import repo
 from bireme.cli.serve import serve
@@ -21,12 +22,13 @@ from bireme.cli.trace import trace
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(bireme.__version__, prog_name="bireme")
 def cli() -> None:
-    """Serve models over Triton's protocols, ask them, and check their repositories."""
+    """Serve models over Triton's protocols, ask them, make model folders out of files, and check repositories."""
 
 
 cli.add_command(serve)
 cli.add_command(infer)
 cli.add_command(trace)
+cli.add_command(import_model)
 cli.add_command(repo)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from bireme.cli.flags import SECTIONS, Feature, Flag
+from bireme.cli.import_model import import_model
 from bireme.cli.infer import infer
 from bireme.cli.options import describe_default
 from bireme.cli.repo import check
@@ -62,6 +63,8 @@ def write_reference() -> str:
             *_command(infer, "bireme infer MODEL [INPUT]..."),
             "\n## `bireme trace`\n\n",
             *_command(trace, "bireme trace MODEL [INPUT]..."),
+            "\n## `bireme import`\n\n",
+            *_command(import_model, "bireme import FILE"),
             "\n## `bireme repo check`\n\n",
             *_command(check, "bireme repo check PATH..."),
         )

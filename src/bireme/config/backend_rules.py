@@ -36,6 +36,7 @@ RULES: Final = (
     ),
     BackendRule("tensorrt", "tensorrt_plan", "model.plan"),
     BackendRule("onnxruntime", "onnxruntime_onnx", "model.onnx", may_be_directory=True),
+    BackendRule("onnxruntime", "onnxruntime_onnx", "model.ort"),
     BackendRule("openvino", "", "model.xml", may_be_directory=True),
     BackendRule("pytorch", "pytorch_libtorch", "model.pt"),
     BackendRule("pytorch", "torch_aoti", "model.pt2"),
@@ -79,7 +80,7 @@ def complete_backend(config: ModelConfig, name: str, version_dir: Path | None) -
 
 def platforms_of(backend: str) -> tuple[str, ...]:
     """Return the platforms that go with a backend that has platforms of its own; empty: any platform goes."""
-    return tuple(rule.platform for rule in RULES if rule.backend == backend and rule.platform)
+    return tuple(dict.fromkeys(rule.platform for rule in RULES if rule.backend == backend and rule.platform))
 
 
 def canonical_platform(platform: str) -> str:

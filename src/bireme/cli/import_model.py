@@ -1,0 +1,202 @@
+"""``bireme import``: from a model file to a folder that is ready to be served."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:  # loads every floor: only when something is really imported
+    from bireme.cli.import_steps import Imported, Order
+
+_MAX_SHOWN_ELEMENTS: Final = 16
+
+
+@click.command("import")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--name", default="", metavar="NAME", help="Name of the model. Default: the file's.")
+@click.option(
+    "--to",
+    "repository",
+    default="models",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The model repository; made if it is not there.",
+)
+@click.option(
+    "--version",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Version; of a model that is there already, a new one beside the others, under its config. Default: 1.",
+)
+@click.option(
+    "--backend",
+    default="",
+    metavar="NAME",
+    help="Backend to serve it. Default: found out from the file's content.",
+)
+@click.option(
+    "--max-batch-size",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Most rows in one run; 0: no batching. Default: by the size of a row, if the file has a batch dimension.",
+)
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME:DTYPE:DIMS",
+    help="An input that the file does not tell, such as x:FP32:3,224,224 (-1: any size). Repeatable.",
+)
+@click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="NAME:DTYPE:DIMS",
+    help="As --input, for an output. Repeatable.",
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME:DIMS",
+    help="Sizes of an input for the trial run, without the batch. Repeatable.",
+)
+@click.option(
+    "--example",
+    "examples",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Values of an input for the trial run, as of infer. Repeatable. Default: random ones.",
+)
+@click.option("--link", is_flag=True, help="Link the file instead of copying it.")
+@click.option("--force", is_flag=True, help="Replace this version and the config if they are there.")
+@click.option("--no-run", is_flag=True, help="Load it, but run nothing.")
+@click.option("--config-only", is_flag=True, help="Print the config; leave nothing in the repository.")
+def import_model(
+    file: Path,
+    name: str,
+    repository: Path,
+    version: int | None,
+    backend: str,
+    max_batch_size: int | None,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    shapes: tuple[str, ...],
+    examples: tuple[str, ...],
+    *,
+    link: bool,
+    force: bool,
+    no_run: bool,
+    config_only: bool,
+) -> None:
+    """Make a model folder out of FILE: a model file of any framework, or a folder such as a SavedModel.
+
+    Finds its backend, copies it to where a server looks for it, writes config.pbtxt, loads it and runs it once. If that
+    fails, nothing is left behind.
+
+    \b
+    Examples:
+      bireme import resnet50.onnx --to ./models
+      bireme import net.pt --name net --input x:FP32:3,224,224 --output OUTPUT__0:FP32:1000 --max-batch-size 8
+    """  # noqa: D301 - click's mark for a paragraph whose lines stay as they are
+    from bireme.cli.import_config import read_dims, read_tensor
+    from bireme.cli.import_steps import Order, import_model as carry_out
+    from bireme.config.model_config import ModelInput, ModelOutput
+    from bireme.types import InvalidArgument
+
+    def shape_of(text: str) -> tuple[str, tuple[int, ...]]:
+        input_name, colon, dims = text.rpartition(":")
+        if not colon:
+            raise InvalidArgument(f"--shape '{text}': expected NAME:DIMS, such as x:3,224,224")
+        return input_name, read_dims(text, dims)
+
+    order = Order(
+        source=file,
+        repository=repository,
+        name=name or _default_name(file),
+        version=version,
+        backend=backend,
+        max_batch_size=max_batch_size,
+        inputs=tuple(ModelInput(*parts[:2], dims=parts[2]) for parts in map(read_tensor, inputs)),
+        outputs=tuple(ModelOutput(*parts) for parts in map(read_tensor, outputs)),
+        shapes=dict(map(shape_of, shapes)),
+        examples=examples,
+        is_linked=link,
+        replaces=force,
+        runs=not no_run,
+        keeps_nothing=config_only,
+    )
+    imported = carry_out(order)
+    if config_only:
+        click.echo(imported.config_text, nl=False)
+    else:
+        _print(order, imported)
+
+
+def _default_name(file: Path) -> str:
+    """Return the file's name without its ending; of ``model.onnx`` and its like, the folder's."""
+    path = file.resolve()
+    return path.parent.name if path.stem in ("model", "saved_model") else path.stem
+
+
+def _print(order: Order, imported: Imported) -> None:
+    from bireme.types import datatypes
+
+    config = imported.config
+    batch = ("batch",) if config.max_batch_size else ()
+    where = order.model_dir / order.version_name
+    click.echo(
+        f"{order.source.name}: {imported.file.format.title}, served by backend '{imported.file.format.backend}'"
+    )
+    for kind, tensors in (("input", config.input), ("output", config.output)):
+        for tensor in tensors:
+            datatype = datatypes.from_config_name(tensor.data_type)
+            sizes = ",".join(map(str, (*batch, *tensor.dims)))
+            click.echo(f"  {kind:7} {tensor.name} {datatype}[{sizes}]")
+    rows = (
+        f"up to {config.max_batch_size} rows in one run"
+        if config.max_batch_size > 1
+        else "one request, one run"
+    )
+    click.echo(f"  batches {rows}")
+    if imported.proof is not None:
+        proof = imported.proof
+        click.echo(
+            f"  ran     {', '.join(proof.inputs)} → {', '.join(proof.outputs)} in {proof.took_ms:.1f} ms"
+        )
+        if proof.num_rows > 1:
+            click.echo(
+                f"          {proof.num_rows} rows in {proof.batch_took_ms:.1f} ms: {proof.batch_gain:.1f} × the rows a second"
+            )
+    kept = "kept, as it was there" if imported.is_config_kept else "written"
+    click.echo(f"  made    {where}, {order.model_dir / 'config.pbtxt'} {kept}")
+    click.echo("\nNext:")
+    click.echo(f"  bireme serve -m {order.repository}")
+    click.echo(f"  {_request(order.name, imported)}")
+
+
+def _request(name: str, imported: Imported) -> str:
+    """Return a command that asks the served model: a whole request where that is short, else its metadata."""
+    from math import prod
+
+    from bireme.config.model_config import ModelInput
+    from bireme.types import datatypes
+
+    config = imported.config
+    leading = [1] if config.max_batch_size else []
+
+    def as_json(tensor: ModelInput) -> dict[str, object]:
+        shape = [*leading, *(2 if dim < 0 else dim for dim in tensor.dims)]
+        datatype = datatypes.from_config_name(tensor.data_type)
+        data = ["text" if datatype == "BYTES" else 0] * prod(shape)
+        return {"name": tensor.name, "datatype": datatype, "shape": shape, "data": data}
+
+    if sum(prod(max(dim, 2) for dim in tensor.dims) for tensor in config.input) > _MAX_SHOWN_ELEMENTS:
+        return f"curl localhost:8000/v2/models/{name}"
+    body = json.dumps({"inputs": [as_json(tensor) for tensor in config.input]})
+    return f"curl localhost:8000/v2/models/{name}/infer -d {shlex.quote(body)}"
