@@ -31,7 +31,7 @@ def test_another_package_may_bring_a_backend(install):
     install("mine", "bireme.testing:FakeBackend")
 
     assert isinstance(get_backend("mine"), FakeBackend)
-    assert available_backends() == ["mine", "onnxruntime", "python"]
+    assert {"mine", "onnxruntime", "python"} <= set(available_backends())
 
 
 @pytest.mark.parametrize("value", ["nowhere_at_all:Backend", "bireme.testing:Nothing", "math:sqrt"])
@@ -47,7 +47,8 @@ def test_a_broken_backend_of_another_package_is_named(install, value):
 @pytest.mark.parametrize("name", ["pytorch", "tensorflow", "openvino", "tensorrt"])
 def test_tritons_other_backends_are_not_supported_yet(name):
     with pytest.raises(
-        Unsupported, match=f"backend '{name}' is not supported yet; this server runs 'onnxruntime', 'python'"
+        Unsupported,
+        match=f"backend '{name}' is not supported yet; this server runs .*'onnxruntime', .*'python'",
     ):
         get_backend(name)
 
@@ -55,15 +56,17 @@ def test_tritons_other_backends_are_not_supported_yet(name):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("onnx_runtime", "unknown backend 'onnx_runtime'; this server runs 'onnxruntime', 'python'; did you mean 'onnxruntime'?"),
-        ("", "unknown backend ''; this server runs 'onnxruntime', 'python'"),
+        ("onnx_runtime", "unknown backend 'onnx_runtime'; this server runs {all}; did you mean 'onnxruntime'?"),
+        ("", "unknown backend ''; this server runs {all}"),
     ],
 )  # fmt: skip
 def test_an_unknown_backend_is_answered_with_those_there_are(name, expected):
     with pytest.raises(InvalidArgument) as caught:
         get_backend(name)
 
-    assert caught.value.message == expected
+    assert caught.value.message == expected.format(
+        all=", ".join(f"'{each}'" for each in available_backends())
+    )
 
 
 @pytest.fixture

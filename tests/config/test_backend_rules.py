@@ -30,6 +30,14 @@ FILES = [
     ("model.pt", "pytorch", "pytorch_libtorch"),
     ("model.pt2", "pytorch", "torch_aoti"),
     ("model.py", "python", ""),
+    ("model.ubj", "xgboost", ""),
+    ("model.json", "xgboost", ""),
+    ("model.bst", "xgboost", ""),
+    ("model.txt", "lightgbm", ""),
+    ("xgboost.ubj", "fil", ""),
+    ("xgboost.json", "fil", ""),
+    ("xgboost.model", "fil", ""),
+    ("checkpoint.tl", "fil", ""),
 ]
 
 

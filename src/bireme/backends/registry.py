@@ -44,6 +44,9 @@ _BUILT_IN: Final = MappingProxyType(
         ENSEMBLE_PLATFORM: _BuiltIn("bireme.backends.ensemble.backend", "EnsembleBackend", "numpy"),
         "onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime"),
         "python": _BuiltIn("bireme.backends.python.backend", "PythonBackend", "msgspec", gpus=GpuBuild()),
+        "xgboost": _BuiltIn("bireme.backends.trees.xgboost", "XGBoostBackend", "xgboost"),
+        "lightgbm": _BuiltIn("bireme.backends.trees.lightgbm", "LightGbmBackend", "lightgbm"),
+        "fil": _BuiltIn("bireme.backends.trees.fil", "FilBackend", "numpy"),
     }
 )
 
@@ -53,7 +56,6 @@ _NOT_YET: Final = (
     "openvino",
     "tensorrt",
     "dali",
-    "fil",
     "vllm",
     "tensorrtllm",
 )

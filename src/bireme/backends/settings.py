@@ -69,6 +69,16 @@ class SettingsReader:
         except ValueError:
             raise self.fault(key, "an integer") from None
 
+    def number(self, key: str) -> float | None:
+        """Return a number; None when absent."""
+        text = self._values.get(key)
+        if text is None:
+            return None
+        try:
+            return float(text)
+        except ValueError:
+            raise self.fault(key, "a number") from None
+
     def count(self, key: str) -> int:
         """Return a number of threads; 0 when absent."""
         value = self.integer(key, 0)

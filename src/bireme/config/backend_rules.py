@@ -41,6 +41,15 @@ RULES: Final = (
     BackendRule("pytorch", "pytorch_libtorch", "model.pt"),
     BackendRule("pytorch", "torch_aoti", "model.pt2"),
     BackendRule("python", "", "model.py", may_be_directory=True),
+    BackendRule("xgboost", "", "model.ubj"),
+    BackendRule("xgboost", "", "model.json"),
+    BackendRule("xgboost", "", "model.bst"),
+    BackendRule("lightgbm", "", "model.txt"),
+    BackendRule("fil", "", "xgboost.ubj"),
+    BackendRule("fil", "", "xgboost.json"),
+    BackendRule("fil", "", "xgboost.model"),
+    BackendRule("fil", "", "model.txt"),
+    BackendRule("fil", "", "checkpoint.tl"),
 )
 """In the order in which they are tried."""
 PLATFORMS: Final = (*(rule.platform for rule in RULES if rule.platform), ENSEMBLE_PLATFORM)

@@ -1,0 +1,142 @@
+"""The lightgbm backend: a booster out of LightGBM's text format. Runs of it may overlap, and free the GIL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from bireme.backends.interface import ModelContext
+from bireme.backends.model_file import explain_failure, find_model_file
+from bireme.backends.predictor import PredictorModel
+from bireme.backends.trees.forest import Forest
+from bireme.backends.trees.predictor import ForestPredictor
+from bireme.backends.trees.settings import ForestSettings, read_settings
+from bireme.ipc.cpu_limit import cpu_limit
+from bireme.telemetry.log import get_logger
+from bireme.types import Array, InvalidArgument
+
+try:
+    import lightgbm
+except OSError as missing_library:  # libgomp.so.1, which it does not bring along
+    raise ImportError(str(missing_library)) from missing_library
+
+FILENAMES: Final = ("model.txt",)
+
+_log: Final = get_logger("bireme.backends.lightgbm")
+
+
+class LightGbmBackend:
+    """LightGBM models on the CPU."""
+
+    name = "lightgbm"
+
+    def load(self, ctx: ModelContext) -> PredictorModel:
+        """Open the model file.
+
+        Raises:
+            InvalidArgument: the file or a parameter is wrong.
+            NotFound: there is no such file.
+        """
+        settings = read_settings(ctx.config, cpu_limit())
+        forest = open_forest(ctx.name, find_model_file(ctx, FILENAMES), settings)
+        return PredictorModel(self.name, ctx, ForestPredictor(forest))
+
+
+def open_forest(model: str, path: Path, settings: ForestSettings) -> Forest:
+    """Return the forest in the file at ``path``; ``model`` is for messages.
+
+    Raises:
+        InvalidArgument: it is no such file, or has fewer rounds than ``settings`` ask for.
+    """
+    lightgbm.register_logger(_QuietLog())
+    try:
+        booster = lightgbm.Booster(model_file=path)
+    except Exception as error:
+        reason = f"{_one_line(error)} (is the file complete, and is it a model that save_model() wrote?)"
+        raise InvalidArgument(
+            f"model '{model}': LightGBM {lightgbm.__version__} cannot load '{path}': {explain_failure(path, reason)}"
+        ) from error
+    return LightGbmForest(f"model '{model}'", booster, read_objective(path), settings)
+
+
+class LightGbmForest:
+    """See `bireme.backends.trees.forest.Forest`."""
+
+    datatype = "FP64"
+    threshold = 0.5
+
+    def __init__(self, label: str, booster: Any, objective: str, settings: ForestSettings) -> None:
+        """``objective`` as the file has it.
+
+        Raises:
+            InvalidArgument: it has fewer rounds than ``settings`` ask for.
+        """
+        self._booster = booster
+        self.num_features = booster.num_feature()
+        self.num_groups = booster.num_model_per_iteration()
+        self.num_values = self.num_groups
+        self.num_classes = _num_classes(objective, self.num_groups)
+        num_rounds = booster.num_trees() // self.num_groups
+        # A file has no more than the best rounds, unless it was asked to be written with others.
+        num_iterations = max(settings.num_iterations, 0) or num_rounds
+        if num_iterations > num_rounds:
+            raise InvalidArgument(
+                f"{label}: parameter 'iterations' is '{num_iterations}', but the model file has {num_rounds} rounds"
+            )
+        self.num_trees = num_iterations * self.num_groups
+        self._options = {"num_iteration": num_iterations, "num_threads": settings.num_threads}
+
+    def predict(self, rows: Array) -> Array:
+        """See `Forest`."""
+        return self._run(rows)
+
+    def margins(self, rows: Array) -> Array:
+        """See `Forest`."""
+        return self._run(rows, raw_score=True)
+
+    def leaves(self, rows: Array) -> Array:
+        """See `Forest`."""
+        return self._run(rows, pred_leaf=True)
+
+    def contributions(self, rows: Array) -> Array:
+        """See `Forest`."""
+        return self._run(rows, pred_contrib=True).reshape(len(rows), self.num_groups, -1)
+
+    def _run(self, rows: Array, **kind: bool) -> Array:
+        predict: Callable[..., Array] = self._booster.predict
+        return predict(rows, **kind, **self._options).reshape(len(rows), -1)
+
+
+def read_objective(path: Path) -> str:
+    """Return the objective in the head of a model file, such as ``multiclass num_class:3``; empty: it has none."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if line.startswith("objective="):
+                return line.removeprefix("objective=").strip()
+            if line.startswith("Tree="):
+                break
+    return ""
+
+
+def _num_classes(objective: str, num_groups: int) -> int:
+    name = objective.partition(" ")[0]
+    if name in {"multiclass", "multiclassova"}:
+        return num_groups
+    return 2 if name == "binary" else 0
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+class _QuietLog:
+    """Takes what LightGBM would print. Its errors are also raised, and then reported by whoever asked."""
+
+    def info(self, message: str) -> None:
+        """Log a line of information."""
+        _log.debug("%s", message.strip())
+
+    def warning(self, message: str) -> None:
+        """Log a warning."""
+        _log.info("%s", message.strip())

@@ -1,0 +1,207 @@
+"""The xgboost backend: a booster, run in place on the arrays that requests bring.
+
+``inplace_predict`` makes no DMatrix of the rows, takes no lock and frees the GIL. Leaves, contributions and linear boosters
+have no such way: they go through a DMatrix, which is a copy, one run at a time.
+
+Source: XGBoost "Prediction" (thread safety), "Introduction to Model IO".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import xgboost
+
+from bireme.backends.interface import ModelContext
+from bireme.backends.model_file import explain_failure, find_model_file
+from bireme.backends.predictor import PredictorModel
+from bireme.backends.trees.forest import Forest
+from bireme.backends.trees.predictor import ForestPredictor
+from bireme.backends.trees.settings import BEST, ForestSettings, read_settings
+from bireme.ipc.cpu_limit import cpu_limit
+from bireme.telemetry.log import get_logger
+from bireme.types import Array, BackendFailed, InvalidArgument
+
+FILENAMES: Final = ("model.ubj", "model.json", "model.bst")
+
+_log: Final = get_logger("bireme.backends.xgboost")
+_INPLACE_BOOSTERS: Final = frozenset({"gbtree", "dart"})
+
+
+class XGBoostBackend:
+    """XGBoost models on the CPU."""
+
+    name = "xgboost"
+
+    def load(self, ctx: ModelContext) -> PredictorModel:
+        """Open the model file.
+
+        Raises:
+            InvalidArgument: the file or a parameter is wrong.
+            NotFound: there is no such file.
+        """
+        settings = read_settings(ctx.config, cpu_limit())
+        forest = open_forest(ctx.name, find_model_file(ctx, FILENAMES), settings)
+        return PredictorModel(self.name, ctx, ForestPredictor(forest))
+
+
+def open_forest(model: str, path: Path, settings: ForestSettings) -> Forest:
+    """Return the forest in the file at ``path``, JSON or UBJSON whatever its name; ``model`` is for messages.
+
+    Raises:
+        InvalidArgument: it is no such file, or has fewer rounds than ``settings`` ask for.
+    """
+    label = f"model '{model}'"
+    try:
+        booster = xgboost.Booster()
+        # From memory, since XGBoost goes by the name of a file, and by its content only here.
+        booster.load_model(bytearray(path.read_bytes()))
+        booster.set_param({"nthread": settings.num_threads, "device": "cpu", "verbosity": 1})
+        return XGBoostForest(label, booster, settings)
+    except InvalidArgument:
+        raise
+    except Exception as error:
+        raise InvalidArgument(
+            f"{label}: XGBoost {xgboost.__version__} cannot load '{path}': {explain_failure(path, _reason(path, error))}"
+        ) from error
+
+
+class XGBoostForest:
+    """See `bireme.backends.trees.forest.Forest`."""
+
+    datatype = "FP32"
+
+    def __init__(self, label: str, booster: Any, settings: ForestSettings) -> None:
+        """``booster`` has its parameters.
+
+        Raises:
+            InvalidArgument: it has fewer rounds than ``settings`` ask for, or no best one.
+        """
+        learner = json.loads(booster.save_config())["learner"]
+        self._booster = booster
+        self._missing = settings.missing
+        self._range = (0, _last_round(label, booster, settings.num_iterations))
+        self._runs_in_place = learner["gradient_booster"]["name"] in _INPLACE_BOOSTERS
+        self._lock = threading.Lock()
+        objective = learner["objective"]["name"]
+        self.threshold = 0.0 if objective == "binary:logitraw" else 0.5
+        self.num_features = int(booster.num_features())
+        rows = np.zeros((1, self.num_features), np.float32)
+        self.num_values = self.predict(rows).shape[1]
+        self.num_groups = self.margins(rows).shape[1]
+        self.num_classes = _num_classes(objective, self.num_groups)
+        self.num_trees = self.leaves(rows).shape[1] if self._runs_in_place else 0
+
+    def predict(self, rows: Array) -> Array:
+        """See `Forest`."""
+        return self._run(rows, "value")
+
+    def margins(self, rows: Array) -> Array:
+        """See `Forest`."""
+        return self._run(rows, "margin")
+
+    def leaves(self, rows: Array) -> Array:
+        """See `Forest`."""
+        return self._run_matrix(rows, pred_leaf=True).reshape(len(rows), -1)
+
+    def contributions(self, rows: Array) -> Array:
+        """See `Forest`."""
+        return self._run_matrix(rows, pred_contribs=True)
+
+    def _run(self, rows: Array, kind: str) -> Array:
+        if not self._runs_in_place:
+            return self._run_matrix(rows, output_margin=kind == "margin")
+        predict: Callable[..., Array] = self._booster.inplace_predict
+        try:
+            # The engine has checked the number of features.
+            return predict(
+                rows,
+                iteration_range=self._range,
+                predict_type=kind,
+                missing=self._missing,
+                validate_features=False,
+                strict_shape=True,
+            )
+        except xgboost.core.XGBoostError as error:
+            raise BackendFailed(_shorten(error)) from error
+
+    def _run_matrix(self, rows: Array, **kind: bool) -> Array:
+        predict: Callable[..., Array] = self._booster.predict
+        # Not a thread per core, and not within the lock: this copies.
+        matrix = xgboost.DMatrix(rows, missing=self._missing, nthread=1)
+        try:
+            with self._lock:
+                return predict(
+                    matrix, iteration_range=self._range, validate_features=False, strict_shape=True, **kind
+                )
+        except xgboost.core.XGBoostError as error:
+            raise BackendFailed(_shorten(error)) from error
+
+
+def _last_round(label: str, booster: Any, num_iterations: int) -> int:
+    """Return the end of XGBoost's ``iteration_range``; 0 means all."""
+    if num_iterations == BEST:
+        best = booster.attr("best_iteration")
+        if best is None:
+            raise InvalidArgument(
+                f"{label}: parameter 'iterations' is 'best', but the model file does not say which round was: its training "
+                f"did not stop early; leave the parameter out"
+            )
+        return int(best) + 1
+    num_rounds = booster.num_boosted_rounds()
+    if num_iterations > num_rounds:
+        raise InvalidArgument(
+            f"{label}: parameter 'iterations' is '{num_iterations}', but the model file has {num_rounds} rounds"
+        )
+    return num_iterations
+
+
+def _num_classes(objective: str, num_groups: int) -> int:
+    if objective.startswith("multi:"):
+        return num_groups
+    return 2 if objective.startswith("binary:") else 0
+
+
+def _reason(path: Path, error: Exception) -> str:
+    with path.open("rb") as file:
+        start = file.read(4)
+    if start and not start.startswith(b"{"):
+        return (
+            f"it is neither JSON nor UBJSON: it begins with {start!r}. If it has XGBoost's binary format of old, load it "
+            f"with XGBoost 3.0 or older and write it anew with save_model('model.ubj')"
+        )
+    return f"{_shorten(error)} (is the file complete, and is it a model that save_model() wrote?)"
+
+
+def _shorten(error: Exception) -> str:
+    """Return XGBoost's message in one line, without its C++ stack and source positions."""
+    text = str(error).split("Stack trace:", maxsplit=1)[0]
+    if text.startswith("["):  # [14:58:16] /workspace/src/common/json.cc:409: Unknown construct
+        text = text.split(": ", maxsplit=1)[-1]
+    return " ".join(text.split())
+
+
+def _forward(message: bytes) -> None:
+    """Hand a line of XGBoost's to our log, which it would print or make a Python warning of."""
+    text = message.decode(errors="replace")
+    write = _log.warning if "WARNING" in text else _log.info
+    write("%s", _shorten(Exception(text)))
+
+
+_CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(_forward)
+"""Kept alive: the library calls it as long as it is loaded."""
+
+
+def _route_log() -> None:
+    register = getattr(getattr(xgboost.core, "_LIB", None), "XGBRegisterLogCallback", None)
+    if register is not None:
+        register(_CALLBACK)
+
+
+_route_log()
