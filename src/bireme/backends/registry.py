@@ -43,6 +43,7 @@ _BUILT_IN: Final = MappingProxyType(
     {
         ENSEMBLE_PLATFORM: _BuiltIn("bireme.backends.ensemble.backend", "EnsembleBackend", "numpy"),
         "onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime"),
+        "openvino": _BuiltIn("bireme.backends.openvino", "OpenVinoBackend", "openvino"),
         "python": _BuiltIn("bireme.backends.python.backend", "PythonBackend", "msgspec", gpus=GpuBuild()),
         "xgboost": _BuiltIn("bireme.backends.trees.xgboost", "XGBoostBackend", "xgboost"),
         "lightgbm": _BuiltIn("bireme.backends.trees.lightgbm", "LightGbmBackend", "lightgbm"),
@@ -53,7 +54,6 @@ _BUILT_IN: Final = MappingProxyType(
 _NOT_YET: Final = (
     "pytorch",
     "tensorflow",
-    "openvino",
     "tensorrt",
     "dali",
     "vllm",

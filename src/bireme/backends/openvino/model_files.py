@@ -1,0 +1,78 @@
+"""Finds a model file and reads it; says what is wrong with one that OpenVINO only calls unreadable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from bireme.backends.interface import ModelContext
+from bireme.backends.model_file import explain_failure, find_model_file
+from bireme.backends.openvino.runtime import reason_of
+from bireme.types import InvalidArgument, NotFound
+
+IR: Final = "model.xml"
+DEFAULT_FILENAMES: Final = (IR, "model.onnx", "model.pdmodel", "model.json", "model.tflite", "model.pb")
+"""In the order in which they are tried."""
+
+_SAVED_MODELS: Final = ("model.savedmodel", "model.saved_model")
+_SAVED_MODEL: Final = "saved_model.pb"
+
+
+def find_file(ctx: ModelContext) -> Path:
+    """Return the model file, or the directory of a SavedModel.
+
+    A config that names none has been given ``model.xml``, so that name stands for any of the default ones.
+
+    Raises:
+        NotFound: lists what the version directory holds.
+    """
+    filename = ctx.config.default_model_filename
+    for name in (filename,) if filename else _SAVED_MODELS:
+        if name and (ctx.version_dir / name / _SAVED_MODEL).is_file():
+            return ctx.version_dir / name
+    try:
+        return find_model_file(ctx, DEFAULT_FILENAMES)
+    except NotFound:
+        if filename in {"", IR}:
+            for name in (*DEFAULT_FILENAMES, *_SAVED_MODELS):
+                path = ctx.version_dir / name
+                if path.is_file() or (path / _SAVED_MODEL).is_file():
+                    return path
+        raise
+
+
+def read_model(core: Any, model: str, path: Path) -> Any:
+    """Return the ``openvino.Model`` at ``path``. Blocking, with the GIL released.
+
+    Raises:
+        InvalidArgument: it cannot be read.
+    """
+    # First, since OpenVINO tries one reader after the other, and TensorFlow's writes its complaints to stderr.
+    reason = explain_failure(path, "")
+    if not reason and path.suffix == ".xml":
+        reason = _explain_ir(path)
+    if reason:
+        raise InvalidArgument(f"model '{model}': OpenVINO cannot load '{path}': {reason}")
+    try:
+        return core.read_model(path)
+    except Exception as error:
+        raise InvalidArgument(
+            f"model '{model}': OpenVINO cannot load '{path}': {reason_of(error)}"
+        ) from error
+
+
+def _explain_ir(path: Path) -> str:
+    """Say what is wrong with an IR that can be seen from outside; empty: nothing."""
+    with path.open("rb") as file:
+        start = file.read(256)
+    if not start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<"):
+        return f"the file is no XML: it begins with {start[:16]!r}"
+    weights = path.with_suffix(".bin")
+    if not weights.is_file():
+        return ""  # fine for a model without weights
+    # An empty one is, too.
+    return (
+        f"its weights: {pointer}"
+        if (pointer := explain_failure(weights, "")) and weights.stat().st_size
+        else ""
+    )
