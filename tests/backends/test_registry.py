@@ -44,7 +44,7 @@ def test_a_broken_backend_of_another_package_is_named(install, value):
         get_backend("mine")
 
 
-@pytest.mark.parametrize("name", ["pytorch", "tensorflow", "openvino", "tensorrt"])
+@pytest.mark.parametrize("name", ["dali", "vllm", "tensorrtllm"])
 def test_tritons_other_backends_are_not_supported_yet(name):
     with pytest.raises(
         Unsupported,
