@@ -19,7 +19,7 @@ from bireme.config.model_config import ModelInput, ModelOutput
 from bireme.config.state_tensors import server_inputs
 from bireme.types import datatypes
 
-_BATCH_INPUT_RANKS: Mapping[str, int] = {"BATCH_ITEM_SHAPE": 2}
+BATCH_INPUT_RANKS: Mapping[str, int] = {"BATCH_ITEM_SHAPE": 2}
 """Rank of the batch inputs that are not one-dimensional."""
 
 
@@ -71,7 +71,7 @@ def _output_faults(config: ModelConfig, signature: Signature) -> Iterator[str]:
 
 def _batch_input_faults(config: ModelConfig, signature: Signature) -> Iterator[str]:
     for entry in config.batch_input:
-        rank = _BATCH_INPUT_RANKS.get(entry.kind, 1)
+        rank = BATCH_INPUT_RANKS.get(entry.kind, 1)
         for name in entry.target_name:
             found = signature.inputs.get(name)
             if found is None:

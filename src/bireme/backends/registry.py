@@ -45,6 +45,13 @@ _BUILT_IN: Final = MappingProxyType(
         "onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime"),
         "openvino": _BuiltIn("bireme.backends.openvino", "OpenVinoBackend", "openvino"),
         "python": _BuiltIn("bireme.backends.python.backend", "PythonBackend", "msgspec", gpus=GpuBuild()),
+        "tensorflow": _BuiltIn(
+            "bireme.backends.tensorflow",
+            "TensorFlowBackend",
+            "tensorflow",
+            "tensorflow-cpu",
+            runs_isolated=True,
+        ),
         "xgboost": _BuiltIn("bireme.backends.trees.xgboost", "XGBoostBackend", "xgboost"),
         "lightgbm": _BuiltIn("bireme.backends.trees.lightgbm", "LightGbmBackend", "lightgbm"),
         "fil": _BuiltIn("bireme.backends.trees.fil", "FilBackend", "numpy"),
@@ -53,7 +60,6 @@ _BUILT_IN: Final = MappingProxyType(
 
 _NOT_YET: Final = (
     "pytorch",
-    "tensorflow",
     "tensorrt",
     "dali",
     "vllm",
