@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from bireme.config.model_config import ModelRateLimiter, RateLimiterResource
-from bireme.scheduling.rate_limiter import ANY_DEVICE, GLOBAL, Claim, RateLimiter, Resource, needs_of
+from bireme.scheduling.rate_limiter import (
+    ANY_DEVICE,
+    GLOBAL,
+    PATIENCE,
+    Claim,
+    RateLimiter,
+    Resource,
+    needs_of,
+)
 from bireme.types import InvalidArgument
 
 R = Resource("r", ANY_DEVICE)
@@ -17,6 +25,23 @@ def make(*claims, given_counts=None):
     limiter = RateLimiter(given_counts)
     limiter.add(claims)
     return limiter
+
+
+def run(limiter, claim):
+    assert limiter.take(claim)
+    limiter.count(claim)
+    limiter.free(claim)
+
+
+def turn(limiter, *claims):
+    """Let all want a turn, and the first have it; return whose it was."""
+    for each in claims:
+        limiter.wait(each)
+    first = limiter.next_one()
+    for each in claims:
+        limiter.withdraw(each)
+    run(limiter, first)
+    return first.owner
 
 
 def claim(owner="", priority=0, **needs):
@@ -95,28 +120,69 @@ def test_the_smallest_number_of_executions_times_priority_goes_first():
         assert limiter.take(chosen)
         limiter.withdraw(chosen)
         assert not limiter.take(seldom)
-        chosen.num_executions += 1
+        limiter.count(chosen)
         order.append(chosen.owner)
         limiter.free(chosen)
 
     assert order.count("o") == 2 * order.count("s")
 
 
-def test_who_comes_late_does_not_go_first_until_it_has_caught_up():
-    first, other = claim(r=1), claim(s=1)
-    limiter = make(first, other)
-    first.num_executions = 1000
+def test_who_was_idle_or_comes_late_has_no_turns_saved_up():
+    busy, idle = claim("busy", r=1), claim("idle", r=1)
+    limiter = make(busy, idle)
+    for _ in range(1000):
+        run(limiter, busy)
+    late = claim("late", r=1)
+    limiter.add([late])
+    order = [turn(limiter, busy, idle, late) for _ in range(9)]
 
-    late, alike, slow = claim("late", r=1), claim("alike", s=1), claim("slow", priority=2, r=1)
-    limiter.add([late, alike, slow])
+    for owner in ("busy", "idle", "late"):
+        assert order.count(owner) == 3
 
-    assert (late.rank, alike.rank, slow.rank) == (1000, 0, 1000)
+
+def test_turns_that_others_have_while_one_waits_are_not_lost():
+    large, small, other = claim("l", r=2), claim("s", r=1), claim("o", r=1)
+    limiter = make(large, small, other)
+    assert limiter.take(small)
+    for _ in range(3):
+        assert not limiter.take(large)
+        limiter.wait(large)
+        run(limiter, other)
+        limiter.withdraw(large)  # its model has looked again
+    limiter.free(small)
+
+    assert limiter.rank(large) < limiter.rank(other)
+    assert turn(limiter, large, small, other) == "l"
+
+
+def test_who_lacks_something_is_overtaken_only_so_often():
+    large, small, other, apart = claim("l", r=2), claim("s", r=1), claim("o", r=1), claim("x", s=1)
+    limiter = make(large, small, other, apart)
+    assert limiter.take(small)
+    limiter.count(small)
+    assert not limiter.take(large)
+    limiter.wait(large)
+    num_turns = 0
+    while limiter.take(other):
+        limiter.count(other)
+        limiter.free(other)
+        num_turns += 1
+
+    assert PATIENCE <= num_turns <= PATIENCE + 2
+    run(limiter, apart)
+    limiter.wait(other)
+    assert limiter.next_one() is None
+    limiter.free(small)
+    assert not limiter.take(other)
+    assert limiter.next_one() is large
 
 
 def test_nobody_takes_what_another_one_that_waits_and_goes_first_could_have():
     patient, greedy = claim("p", r=1), claim("g", r=1)
-    greedy.num_executions = 1
     limiter = make(patient, greedy)
+    limiter.wait(patient)
+    limiter.withdraw(patient)
+    run(limiter, greedy)
     limiter.wait(patient)
 
     assert not limiter.take(greedy)
@@ -183,7 +249,7 @@ def test_whatever_comes_the_limits_hold_and_the_first_one_can_always_go(needs, p
         elif chosen not in running:
             limiter.withdraw(chosen)
             if limiter.take(chosen):
-                chosen.num_executions += 1
+                limiter.count(chosen)
                 running.append(chosen)
             else:
                 limiter.wait(chosen)
@@ -194,6 +260,7 @@ def test_whatever_comes_the_limits_hold_and_the_first_one_can_always_go(needs, p
         if first is not None:
             limiter.withdraw(first)
             assert limiter.take(first)
+            limiter.count(first)
             running.append(first)
     while running:
         limiter.free(running.pop())
@@ -204,3 +271,60 @@ def test_whatever_comes_the_limits_hold_and_the_first_one_can_always_go(needs, p
         limiter.withdraw(first)
         limiter.free(first)
     assert limiter.num_waiting == 0
+
+
+CLIENTS = st.lists(
+    st.tuples(
+        st.dictionaries(st.sampled_from("rs"), st.integers(1, 3), min_size=1, max_size=2),  # needs
+        st.integers(1, 4),  # priority
+        st.integers(1, 5),  # how long it runs
+    ),
+    min_size=2,
+    max_size=5,
+)
+
+
+@settings(max_examples=40)
+@given(clients=CLIENTS, wakes=st.lists(st.integers(0, 60), min_size=5, max_size=5))
+def test_whoever_wants_to_run_does_soon_however_long_others_or_it_were_idle(clients, wakes):
+    """Every client begins to want turns at some time, and then wants the next one as soon as one has ended."""
+    claims = [claim(str(index), priority, **needs) for index, (needs, priority, _) in enumerate(clients)]
+    limiter = make(*claims)
+    ends = dict.fromkeys(claims, 0)  # of the last turn
+    wakes = dict(zip(claims, wakes, strict=False))
+    last = dict(wakes)  # when it has last begun to run or to want it
+    most = sum(priority for _, priority, _ in clients)
+    for now in range(250):
+        for each in [each for each, end in ends.items() if end and end == now]:
+            limiter.free(each)
+            ends[each] = 0
+        for each in claims:
+            if not ends[each] and wakes[each] <= now:
+                limiter.wait(each)
+        while (first := limiter.next_one()) is not None:
+            limiter.withdraw(first)
+            assert limiter.take(first)
+            limiter.count(first)
+            ends[first] = now + clients[claims.index(first)][2]
+            last[first] = now
+        for each in claims:
+            # Each of the others may have PATIENCE turns for one of its own, in proportion to their priorities.
+            assert now - last[each] <= 5 * (PATIENCE + 2 * most) * len(claims)
+
+
+@given(
+    priorities=st.lists(st.integers(1, 5), min_size=2, max_size=5),
+    idle=st.integers(0, 100),
+    num_turns=st.integers(1, 60),
+)
+def test_turns_are_shared_by_priority_from_the_moment_that_all_want_them(priorities, idle, num_turns):
+    claims = [claim(str(index), priority, r=1) for index, priority in enumerate(priorities)]
+    limiter = make(*claims)
+    for _ in range(idle):
+        run(limiter, claims[0])
+        for each in claims:
+            limiter.rest(each)
+    order = [turn(limiter, *claims) for _ in range(num_turns)]
+
+    shares = [order.count(each.owner) * each.priority for each in claims]
+    assert max(shares) - min(shares) <= 2 * max(priorities)

@@ -106,6 +106,8 @@ class LimitedPool(InstancePool):
             else:
                 for slot in self.free:
                     limiter.wait(self._claims[slot])
+        else:
+            self._rest()
         self._resources.wake_next()
         return found
 
@@ -128,10 +130,16 @@ class LimitedPool(InstancePool):
 
     def pass_on(self) -> None:
         """See `InstancePool.pass_on`."""
+        if not self._has_waiting():
+            self._rest()
         self._resources.wake_next()
 
     def _rank(self, slot: Slot) -> int:
-        return self._claims[slot].rank
+        return self._resources.limiter.rank(self._claims[slot])
+
+    def _rest(self) -> None:
+        for slot in self.free:
+            self._resources.limiter.rest(self._claims[slot])
 
     def give_back(self, slot: Slot) -> None:
         """See `InstancePool.give_back`."""
@@ -142,13 +150,15 @@ class LimitedPool(InstancePool):
     def occupy(self, slot: Slot, execution: Execution) -> None:
         """See `InstancePool.occupy`."""
         claim = self._claims[slot]
-        claim.num_executions += 1
+        self._resources.limiter.count(claim)
         execution.holding = Holding(self._resources, claim)
         super().occupy(slot, execution)
 
     def leave(self, execution: Execution) -> None:
         """See `InstancePool.leave`."""
         super().leave(execution)
+        if not self._has_waiting():
+            self._rest()
         holding, execution.holding = execution.holding, None
         holding.end()
 

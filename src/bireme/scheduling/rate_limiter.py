@@ -1,15 +1,21 @@
 """RateLimiter: which instances may run when several share what there is only so much of. Pure.
 
-An instance that declares resources runs only while all of them are free. Whoever asks is looked at by itself: one that lacks
-something holds up nobody who lacks nothing. Among those that could run the one with the smallest number of executions times
-its priority goes first.
+An instance that declares resources runs only while all of them are free. Among those that could run the one with the smallest
+number of executions times its priority goes first. Executions are counted for each resource, and who begins to want it again
+begins where those are that have gone on meanwhile: nobody can save up turns by being idle, and then keep all others waiting.
+
+Whoever asks is looked at by itself: one that lacks something holds up nobody who lacks nothing. But one that needs much would
+wait for ever while others keep taking little. So when they have overtaken it often enough, nobody takes anything that it needs
+until it has run.
 
 Who waits for others lends: as long as the code of an execution waits for calls to other models, what it holds counts as
 free. So nobody ever waits for what a waiting one holds, and calls between models cannot come to a standstill here. When the
 call is answered the execution goes on at once, even if what it lent is in use: until one of the two ends, more is in use
 than there is.
 
-Source: Triton ``rate_limiter.cc``, ``docs/user_guide/rate_limiter.md``. There, a callee waits for its caller's resources.
+Source: Triton ``rate_limiter.cc``, ``docs/user_guide/rate_limiter.md``. There, a callee waits for its caller's resources,
+executions count from the load on (``ScaledPriority``), and whoever is first in the row holds up all others. The counting here is
+start-time fair queueing (Goyal, Vin, Cheng 1996).
 """
 
 from __future__ import annotations
@@ -24,6 +30,9 @@ ANY_DEVICE: Final = -1
 """The device of a count that holds for each of them, and of instances that run on none."""
 GLOBAL: Final = -2
 """The device of a resource that all of them share."""
+
+PATIENCE: Final = 8
+"""How many turns others may have before one that waits, while it lacks something."""
 
 Owner = TypeVar("Owner")
 
@@ -40,22 +49,19 @@ class Resource(NamedTuple):
 class Claim(Generic[Owner]):
     """What one instance needs to run, and how often it has run."""
 
-    __slots__ = ("needs", "num_executions", "owner", "priority")
+    __slots__ = ("is_idle", "needs", "owner", "priority", "turns")
 
     def __init__(self, owner: Owner, needs: Mapping[Resource, int], priority: int = 0) -> None:
         """``owner`` is the caller's own. ``priority``: 2 runs half as often as 1; 0 is 1."""
         self.owner = owner
         self.needs = dict(needs)
         self.priority = priority or 1
-        self.num_executions = 0
-
-    @property
-    def rank(self) -> int:
-        """Smaller goes first."""
-        return self.num_executions * self.priority
+        self.turns = dict.fromkeys(self.needs, 0)
+        """For each resource: executions times priority, with what it has missed while it was idle."""
+        self.is_idle = True
 
     def __repr__(self) -> str:
-        return f"Claim({self.needs}, rank {self.rank})"
+        return f"Claim({self.needs}, {self.turns}{', idle' if self.is_idle else ''})"
 
 
 class RateLimiter(Generic[Owner]):
@@ -68,20 +74,19 @@ class RateLimiter(Generic[Owner]):
         self._waiting: dict[Claim[Owner], None] = {}
         self._in_use: dict[Resource, int] = {}
         self._count: dict[Resource, int] = {}
+        self._turn: dict[Resource, int] = {}
+        """For each resource: the fewest turns that one of those has had that are not idle; never less than before."""
 
     # Who is there.
 
     def add(self, claims: Sequence[Claim[Owner]]) -> None:
-        """Take instances in. They begin as if they had run as often as those that share something with them.
+        """Take instances in.
 
         Raises:
             InvalidArgument: one needs more than there is, or a name is both global and a device's.
         """
         for claim in claims:
             self._check(claim)
-        for claim in claims:
-            # From zero on, a model that is loaded late would keep all others waiting until it had caught up.
-            claim.num_executions = max(claim.num_executions, self._least_rank(claim) // claim.priority)
         self._claims.update(dict.fromkeys(claims))
         self._recount()
 
@@ -107,10 +112,6 @@ class RateLimiter(Generic[Owner]):
                     f"more model instances, the minimum required count is {count}"
                 )
 
-    def _least_rank(self, claim: Claim[Owner]) -> int:
-        needs = claim.needs.keys()
-        return min((other.rank for other in self._claims if not needs.isdisjoint(other.needs)), default=0)
-
     def _limit(self, need: Resource) -> int | None:
         if not self._given:
             return None
@@ -124,11 +125,14 @@ class RateLimiter(Generic[Owner]):
                 limit = self._limit(need)
                 counts[need] = max(counts.get(need, 0), count) if limit is None else limit
         self._count = counts
+        self._turn = {need: self._turn.get(need, 0) for need in counts}
+        self._go_on(counts)
 
     # Who runs.
 
     def take(self, claim: Claim[Owner]) -> bool:
         """Give ``claim`` what it needs; False: it has to wait, for something or because another one goes first."""
+        self._wake(claim)
         if not self._fits(claim) or self._is_behind(claim):
             return False
         self.take_back(claim)
@@ -146,16 +150,47 @@ class RateLimiter(Generic[Owner]):
 
     def wait(self, claim: Claim[Owner]) -> None:
         """Let ``claim`` be among those that `next_one` returns."""
+        self._wake(claim)
         self._waiting[claim] = None
 
     def withdraw(self, claim: Claim[Owner]) -> None:
-        """Let ``claim`` wait no longer."""
+        """Let ``claim`` wait no longer, for now: see `rest`."""
         self._waiting.pop(claim, None)
+
+    def rest(self, claim: Claim[Owner]) -> None:
+        """``claim`` has nothing to run, unless it waits."""
+        if claim not in self._waiting and not claim.is_idle:
+            claim.is_idle = True
+            self._go_on(claim.needs)
+
+    def count(self, claim: Claim[Owner]) -> None:
+        """``claim``, which has been given what it needs, does run."""
+        for need in claim.turns:
+            claim.turns[need] += claim.priority
+        self._go_on(claim.needs)
+
+    def _go_on(self, needs: Iterable[Resource]) -> None:
+        for need in needs:
+            turns = [claim.turns[need] for claim in self._claims if not claim.is_idle and need in claim.turns]
+            if turns:
+                self._turn[need] = max(self._turn[need], min(turns))
+
+    def _wake(self, claim: Claim[Owner]) -> None:
+        if claim.is_idle:
+            claim.is_idle = False
+            for need, turn in claim.turns.items():
+                claim.turns[need] = max(turn, self._turn[need])
+
+    def rank(self, claim: Claim[Owner]) -> int:
+        """Return how many turns ``claim`` is ahead of those that share a resource with it; smaller goes first."""
+        return max((turn - self._turn[need] for need, turn in claim.turns.items()), default=0)
 
     def next_one(self) -> Claim[Owner] | None:
         """Return which of the waiting could run now and goes first; it goes on waiting until it is withdrawn."""
-        ready = [claim for claim in self._waiting if self._fits(claim)]
-        return min(ready, key=_rank, default=None)
+        for claim in sorted(self._waiting, key=self.rank):
+            if self._fits(claim) and not self._is_behind(claim):
+                return claim
+        return None
 
     def _fits(self, claim: Claim[Owner]) -> bool:
         return all(
@@ -164,13 +199,13 @@ class RateLimiter(Generic[Owner]):
         )
 
     def _is_behind(self, claim: Claim[Owner]) -> bool:
-        """Whether one of the waiting needs some of the same, could run now, and goes first."""
-        rank = claim.rank
+        """Whether one of the waiting needs some of the same and goes first: it could run now, or has been overtaken too often."""
+        rank = self.rank(claim)
         return any(
-            other.rank < rank
+            (lead := rank - self.rank(other)) > 0
             and other.owner is not claim.owner
             and not other.needs.keys().isdisjoint(claim.needs)
-            and self._fits(other)
+            and (lead > PATIENCE or self._fits(other))
             for other in self._waiting
         )
 
@@ -205,7 +240,3 @@ def needs_of(config: ModelRateLimiter | None, device: int | None) -> dict[Resour
         if each.count:
             needs[key] = max(needs.get(key, 0), each.count)
     return needs
-
-
-def _rank(claim: Claim[Owner]) -> int:
-    return claim.rank
