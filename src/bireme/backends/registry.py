@@ -43,7 +43,7 @@ _BUILT_IN: Final = MappingProxyType(
     {
         ENSEMBLE_PLATFORM: _BuiltIn("bireme.backends.ensemble.backend", "EnsembleBackend", "numpy"),
         "onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime"),
-        "openvino": _BuiltIn("bireme.backends.openvino", "OpenVinoBackend", "openvino"),
+        "openvino": _BuiltIn("bireme.backends.openvino.backend", "OpenVinoBackend", "openvino"),
         "python": _BuiltIn("bireme.backends.python.backend", "PythonBackend", "msgspec", gpus=GpuBuild()),
         "tensorflow": _BuiltIn(
             "bireme.backends.tensorflow",
@@ -52,6 +52,7 @@ _BUILT_IN: Final = MappingProxyType(
             "tensorflow-cpu",
             runs_isolated=True,
         ),
+        "sklearn": _BuiltIn("bireme.backends.sklearn.backend", "SklearnBackend", "sklearn", "scikit-learn"),
         "xgboost": _BuiltIn("bireme.backends.trees.xgboost", "XGBoostBackend", "xgboost"),
         "lightgbm": _BuiltIn("bireme.backends.trees.lightgbm", "LightGbmBackend", "lightgbm"),
         "fil": _BuiltIn("bireme.backends.trees.fil", "FilBackend", "numpy"),

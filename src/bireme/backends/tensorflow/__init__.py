@@ -1,5 +1,4 @@
-"""The tensorflow backend: SavedModels and frozen graphs on the CPU, one session per model version, shared by its instances."""
+"""The tensorflow backend: SavedModels and frozen graphs on the CPU, one session per model version, shared by its instances.
 
-from bireme.backends.tensorflow.backend import TensorFlowBackend
-
-__all__ = ["TensorFlowBackend"]
+Nothing is imported here: what reads settings and signatures does without TensorFlow.
+"""

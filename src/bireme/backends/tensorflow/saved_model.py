@@ -1,27 +1,22 @@
-"""SavedModels: finds the folder, picks the graph by its tags and the signature by its name, and opens them.
+"""SavedModels: finds the folder, and opens the graph and the signature that the config names.
 
 Source: Triton ``tensorflow_backend_tf.cc`` (TRITONTF_ModelCreateFromSavedModel); TensorFlow ``saved_model.proto``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from bireme.backends.interface import ModelContext
 from bireme.backends.model_file import explain_failure, missing_file
-from bireme.backends.signature import quoted
-from bireme.backends.tensorflow.runtime import describe_error, log, v1
+from bireme.backends.tensorflow.runtime import describe_error, v1
+from bireme.backends.tensorflow.selection import choose_graph, choose_signature
 from bireme.backends.tensorflow.session import OpenGraph, opening
 from bireme.backends.tensorflow.settings import BackendSettings, ModelSettings
 from bireme.backends.tensorflow.signature import GraphSignature, read_signature
 from bireme.config import ModelConfig
-from bireme.config.faults import near_name
-from bireme.types import InvalidArgument, NotFound
-
-_DEFAULT_TAGS: Final = ("serve",)
-_DEFAULT_SIGNATURE: Final = "serving_default"
+from bireme.types import BiremeError, InvalidArgument, NotFound
 
 
 class SavedModel:
@@ -56,7 +51,7 @@ class SavedModel:
         try:
             with opening(ctx, settings, backend_settings) as opened:
                 v1.saved_model.loader.load(opened.session, tags, str(folder), clear_devices=True)
-        except InvalidArgument:
+        except BiremeError:
             raise
         except Exception as error:
             raise InvalidArgument(
@@ -67,55 +62,6 @@ class SavedModel:
     def describe(self, _config: ModelConfig) -> GraphSignature:
         """Return what the signature declares."""
         return self._found
-
-
-def choose_graph(model: str, meta_graphs: Any, tags: tuple[str, ...]) -> Any:
-    """Return the ``MetaGraphDef`` that has exactly these tags; without any: ``serve``.
-
-    Raises:
-        InvalidArgument: there is none; lists those that there are.
-    """
-    wanted = set(tags or _DEFAULT_TAGS)
-    for meta_graph in meta_graphs:
-        if set(meta_graph.meta_info_def.tags) == wanted:
-            return meta_graph
-    found = [",".join(sorted(meta_graph.meta_info_def.tags)) for meta_graph in meta_graphs]
-    raise InvalidArgument(
-        f"model '{model}': the SavedModel has no graph with tag {quoted(sorted(wanted))}; it has {quoted(found)}: name one "
-        f"of them in the parameter TF_GRAPH_TAG"
-    )
-
-
-def choose_signature(model: str, signatures: Mapping[str, Any], name: str) -> Any:
-    """Return the ``SignatureDef`` called ``name``; without a name: ``serving_default``, or the only one that there is.
-
-    Raises:
-        InvalidArgument: there is none such; lists those that there are.
-    """
-    found = signatures.get(name or _DEFAULT_SIGNATURE)
-    if found is not None:
-        return found
-    # The others run once, when a model is loaded or trained.
-    usable = sorted(other for other in signatures if not other.startswith("__saved_model"))
-    if not usable:
-        raise InvalidArgument(
-            f"model '{model}': the SavedModel has no signature, so nothing in it can be called from outside; save it with "
-            f"tf.saved_model.save(…, signatures=…), or a Keras model with model.export(…)"
-        )
-    if not name and len(usable) == 1:
-        log.warning(
-            "model '%s': the SavedModel has no signature '%s'; its only one, '%s', is served",
-            model,
-            _DEFAULT_SIGNATURE,
-            usable[0],
-        )
-        return signatures[usable[0]]
-    near = near_name(name, usable) if name else None
-    suggestion = f"; did you mean '{near}'?" if near else ""
-    raise InvalidArgument(
-        f"model '{model}': the SavedModel has no signature '{name or _DEFAULT_SIGNATURE}'; it has {quoted(usable)}: name one "
-        f"of them in the parameter TF_SIGNATURE_DEF{suggestion}"
-    )
 
 
 def _read(ctx: ModelContext, folder: Path) -> Any:

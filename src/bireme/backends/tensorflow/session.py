@@ -8,6 +8,7 @@ for which each input is copied.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +63,9 @@ def _session_config(settings: ModelSettings, backend_settings: BackendSettings) 
         allow_soft_placement=backend_settings.allows_soft_placement,
     )
     config.device_count["GPU"] = 0
+    if settings.xla_level > 0:
+        # XLA leaves the CPU alone unless this is set before the process's first session.
+        os.environ.setdefault("TF_XLA_FLAGS", "--tf_xla_cpu_global_jit")
     optimizer = config.graph_options.optimizer_options
     levels = {-1: optimizer.OFF, 0: optimizer.DEFAULT, 1: optimizer.ON_1, 2: optimizer.ON_2}
     optimizer.global_jit_level = levels[settings.xla_level]
