@@ -46,7 +46,7 @@ _BUILT_IN: Final = MappingProxyType(
         "openvino": _BuiltIn("bireme.backends.openvino.backend", "OpenVinoBackend", "openvino"),
         "python": _BuiltIn("bireme.backends.python.backend", "PythonBackend", "msgspec", gpus=GpuBuild()),
         "tensorflow": _BuiltIn(
-            "bireme.backends.tensorflow",
+            "bireme.backends.tensorflow.backend",
             "TensorFlowBackend",
             "tensorflow",
             "tensorflow-cpu",
