@@ -77,7 +77,9 @@ def check_repositories(options: ServerOptions, *, opens_models: bool = True) -> 
         InvalidArgument: a repository is no directory.
         Unsupported: a repository is an object store.
     """
-    catalogue = Catalogue.open(options.model_repository, has_namespaces=options.model_namespacing)
+    catalogue = Catalogue.open(
+        options.model_repository, has_namespaces=options.model_namespacing, cache=options.store_cache
+    ).listed(whole=True)
     checks: dict[str, _ModelCheck] = {}
     for name, storages in catalogue.list_names().items():
         if len(storages) > 1:

@@ -147,11 +147,26 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "model-repository",
             PATH,
-            "Directory of models, one folder each. Repeat for several; a model's name must be unique among them, but "
-            "for --model-namespacing.",
+            "Directory of models, one folder each; or s3://bucket/path, s3://host:port/bucket/path, gs://bucket/path, "
+            "as://account/container/path. Repeat for several; a model's name must be unique among them, but for "
+            "--model-namespacing.",
             short="m",
             alias="model-store",
             repeat=True,
+        ),
+        Flag(
+            "object-cache-directory",
+            PATH,
+            "Where files of object stores are kept for the next load. Default: object-stores in the user's cache directory.",
+            "",
+            extension=True,
+        ),
+        Flag(
+            "object-cache-size",
+            integer(0, metavar="BYTES"),
+            "What they may take; above it those go that were used least recently. 0: no limit.",
+            64 << 30,
+            extension=True,
         ),
         Flag(
             "model-namespacing",

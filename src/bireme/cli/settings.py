@@ -21,6 +21,7 @@ from bireme.engine.response_cache.registry import CacheSettings, parse_settings
 from bireme.frontend.grpc.options import GrpcOptions
 from bireme.frontend.http.options import HttpOptions
 from bireme.frontend.options import ListenOptions, Restriction, TlsOptions, unix_path
+from bireme.repository.object_store.location import is_remote, parse_location
 from bireme.telemetry import MetricsOptions
 from bireme.types import InvalidArgument, Unsupported
 
@@ -74,7 +75,9 @@ def make_settings(values: Values, given: Iterable[Flag] = ()) -> Settings:
 
 
 def _server_options(values: Values) -> ServerOptions:
-    repositories = tuple(dict.fromkeys(values["model-repository"]))
+    # Vertex AI says where its models are.
+    default = filter(None, [os.environ.get("AIP_STORAGE_URI")])
+    repositories = tuple(dict.fromkeys(values["model-repository"] or default))
     _check_repositories(repositories)
     models = tuple(dict.fromkeys(values["load-model"]))
     if models and values["model-control-mode"] not in {"explicit", "ondemand"}:
@@ -84,6 +87,8 @@ def _server_options(values: Values) -> ServerOptions:
         raise InvalidArgument(f"--load-model=* means all models and cannot be combined with {others}")
     return ServerOptions(
         model_repository=repositories,
+        object_cache_directory=values["object-cache-directory"],
+        object_cache_size=values["object-cache-size"],
         id=values["id"],
         model_namespacing=values["model-namespacing"],
         model_control_mode=values["model-control-mode"],
@@ -216,9 +221,16 @@ def _check_repositories(repositories: tuple[str, ...]) -> None:
     if not repositories:
         raise InvalidArgument("--model-repository: at least one is needed, for example -m ./models")
     for repository in repositories:
+        if is_remote(repository):
+            try:
+                parse_location(repository)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"--model-repository: {error.message}") from None
+            continue
         if "://" in repository:
-            raise Unsupported(
-                f"--model-repository {repository}: not supported yet: object stores come with a later release"
+            raise InvalidArgument(
+                f"--model-repository {repository}: no such kind of repository, expected a directory or a location "
+                "that begins with s3://, gs:// or as://"
             )
         path = Path(repository).expanduser()
         if not path.is_dir():

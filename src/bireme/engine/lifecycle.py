@@ -109,18 +109,26 @@ class Lifecycle:
         """
         self.catalogue.check_name(name)
         keys = await self._in_pool(self.catalogue.keys_of, name) if self.catalogue.has_namespaces else [name]
-        failures = await self._load_together(dict.fromkeys(keys, override))
+        together = LoadRound(self.catalogue.listed())
+        failures = await self._load_together(dict.fromkeys(keys, override), together)
         if len(failures) > 1:
             raise InvalidArgument("".join(error.message for error in failures.values()))
         for error in failures.values():
             raise error
 
-    async def load_all(self, names: Iterable[str]) -> dict[str, BiremeError]:
-        """Load several models, given by their keys, in parallel and return those that failed, each with its reason."""
-        return await self._load_together(dict.fromkeys(names, NO_OVERRIDE))
+    async def load_all(
+        self, names: Iterable[str], catalogue: Catalogue | None = None
+    ) -> dict[str, BiremeError]:
+        """Load several models, given by their keys, in parallel and return those that failed, each with its reason.
 
-    async def _load_together(self, wanted: Mapping[str, LoadOverride]) -> dict[str, BiremeError]:
-        together = LoadRound()
+        ``catalogue`` is the look at the repositories that the names come from (`Catalogue.listed`), if there was one.
+        """
+        together = LoadRound(catalogue or self.catalogue.listed())
+        return await self._load_together(dict.fromkeys(names, NO_OVERRIDE), together)
+
+    async def _load_together(
+        self, wanted: Mapping[str, LoadOverride], together: LoadRound
+    ) -> dict[str, BiremeError]:
         loads = {name: self._begin_load(name, override, together) for name, override in wanted.items()}
         failures: dict[str, BiremeError] = {}
         if loads:
@@ -154,7 +162,7 @@ class Lifecycle:
                 if self._is_closing:
                     raise Unavailable(f"failed to load '{name}': the server is stopping")
                 record.is_explicit |= is_explicit
-                plan = await self._plan(record, override)
+                plan = await self._plan(record, override, together.catalogue)
                 if plan is None or not plan.to_load:
                     self._transitions.finish_load(record, plan, record.members, {})
                     return
@@ -212,12 +220,15 @@ class Lifecycle:
             if not record.num_users and not record.is_known:
                 self.table.records.pop(name, None)
 
-    async def _plan(self, record: ModelRecord, override: LoadOverride) -> LoadPlan | None:
+    async def _plan(
+        self, record: ModelRecord, override: LoadOverride, catalogue: Catalogue
+    ) -> LoadPlan | None:
         """Read the directory and the config; why that failed, if it did, is remembered.
 
         An unknown name is only answered: it becomes no model by being asked for.
         """
-        outcome = await self._in_pool(self._plan_blocking, record, override, frozenset(record.ready_versions))
+        ready = frozenset(record.ready_versions)
+        outcome = await self._in_pool(self._plan_blocking, record, override, catalogue, ready)
         if not isinstance(outcome, BiremeError):
             return outcome
         if isinstance(outcome, NotInRepository):
@@ -227,14 +238,14 @@ class Lifecycle:
         raise InvalidArgument(f"load failed for model '{record.name}': {outcome.message}\n") from outcome
 
     def _plan_blocking(
-        self, record: ModelRecord, override: LoadOverride, ready: frozenset[int]
+        self, record: ModelRecord, override: LoadOverride, catalogue: Catalogue, ready: frozenset[int]
     ) -> LoadPlan | BiremeError | None:
         name = record.name
         try:
             return plan_load(
                 name,
                 override,
-                catalogue=self.catalogue,
+                catalogue=catalogue,
                 rules=self.rules,
                 loaded=record.source,
                 ready=ready,
@@ -243,7 +254,7 @@ class Lifecycle:
             )
         except NotInRepository as error:
             # A name that is there twice is no hint at itself.
-            others = [other for other in self.catalogue.list_names() if other != name]
+            others = [other for other in catalogue.list_names() if other != name]
             return NotInRepository(name, error.why + suggest(name, others))
         except BiremeError as error:
             return error
@@ -318,7 +329,7 @@ class Lifecycle:
             if record.source is not None and record.source.agents is not None and not self._is_closing:
                 await self._in_pool(record.source.agents.unload)
             self._transitions.unload(record)
-        await asyncio.wait([self._begin(self._follow(name, LoadRound()))])
+        await asyncio.wait([self._begin(self._follow(name, LoadRound(self.catalogue)))])
         for member in members if unload_dependents else ():
             its_record = self.table.records.get(member)
             if its_record is not None and not its_record.is_explicit and not self._graph.users_of(member):

@@ -16,6 +16,7 @@ from bireme.engine.model_state import LoadSource
 from bireme.engine.step_namespaces import with_keys
 from bireme.repository import (
     Catalogue,
+    ChangedMeanwhile,
     ConfigRules,
     Fingerprint,
     ModelDirectory,
@@ -32,9 +33,13 @@ from bireme.repository import (
     write_override,
 )
 from bireme.repository.agents import AgentChain, AgentRegistry
-from bireme.types import Internal, InvalidArgument, NotFound
+from bireme.types import Internal, InvalidArgument, NotFound, Unavailable
 
 log = logging.getLogger("bireme.engine")
+
+
+_TRIES = 3
+"""Looks at a model whose files change in an object store while they are fetched."""
 
 
 class NotInRepository(Internal):
@@ -112,18 +117,44 @@ def plan_load(
         InvalidArgument: the config or the override is wrong.
         Unsupported: the config asks for something that this server does not do.
     """
-    directory, fingerprint = _locate(name, override, catalogue)
+    look = _Look(catalogue.listed(), rules, loaded, frozenset(ready), agents or AgentRegistry())
+    for num_tries in range(1, _TRIES + 1):
+        try:
+            return _plan_once(name, override, look, retry=retry)
+        except ChangedMeanwhile as error:
+            if num_tries == _TRIES:
+                raise Unavailable(f"its files change while they are fetched: {error}") from error
+            log.info("looking at '%s' again: %s", name, error)
+        except OSError as error:
+            raise Unavailable(f"cannot fetch its files: {error}") from error
+    raise AssertionError
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a plan is made from, beside the model's files."""
+
+    catalogue: Catalogue
+    rules: ConfigRules
+    loaded: LoadSource | None
+    ready: frozenset[int]
+    agents: AgentRegistry
+
+
+def _plan_once(name: str, override: LoadOverride, look: _Look, *, retry: bool) -> LoadPlan | None:
+    rules, loaded = look.rules, look.loaded
+    directory, fingerprint = _locate(name, override, look.catalogue)
     if fingerprint is not None and loaded is not None and loaded.fingerprint == fingerprint and not retry:
+        directory.close()
         return None
     try:
         parsed = parse_config(name_of(name), directory.path, rules, override.config)
         source = LoadSource(directory, parsed.config, None if override else fingerprint)
         if parsed.config.model_repository_agents is not None:
-            source, parsed = _let_agents_work(
-                name, source, parsed, agents or AgentRegistry(), rules, override
-            )
+            directory.complete()  # which files they look at is theirs to say
+            source, parsed = _let_agents_work(name, source, parsed, look.agents, rules, override)
         try:
-            return _plan(name, source, parsed, catalogue=catalogue, rules=rules, loaded=loaded, ready=ready)
+            return _plan(name, source, parsed, look)
         except BaseException:
             if source.agents is not None:
                 source.agents.end()
@@ -161,16 +192,8 @@ def _let_agents_work(
     return replace(source, directory=directory, agents=chain), parsed
 
 
-def _plan(
-    name: str,
-    source: LoadSource,
-    parsed: ParsedConfig,
-    *,
-    catalogue: Catalogue,
-    rules: ConfigRules,
-    loaded: LoadSource | None,
-    ready: Iterable[int],
-) -> LoadPlan:
+def _plan(name: str, source: LoadSource, parsed: ParsedConfig, look: _Look) -> LoadPlan:
+    catalogue = look.catalogue
     model_dir = source.directory.path
     try:
         available = catalogue.list_versions(model_dir).versions
@@ -179,8 +202,10 @@ def _plan(
     if source.directory.is_renamed:
         parsed = parsed._replace(config=replace(parsed.config, name=""))
     first = min(map(str, available), default=None)
-    config = complete_config(parsed, name_of(name), model_dir, model_dir / first if first else None, rules)
-    fallback = cpu_fallback(parsed.config, config, rules)
+    config = complete_config(
+        parsed, name_of(name), model_dir, model_dir / first if first else None, look.rules
+    )
+    fallback = cpu_fallback(parsed.config, config, look.rules)
     if fallback:
         log.info("model '%s': instances of KIND_AUTO run on the CPU, since %s", name, fallback)
     if catalogue.has_namespaces and config.ensemble_scheduling is not None:
@@ -195,7 +220,9 @@ def _plan(
     if not versions:
         raise InvalidArgument(no_versions(name_of(name), config.version_policy, model_dir, available))
     source = replace(source, config=config)
-    kept = _unchanged(source, loaded).intersection(ready, versions)
+    kept = _unchanged(source, look.loaded).intersection(look.ready, versions)
+    if source.agents is None:
+        source.directory.complete(version for version in versions if version not in kept)
     return LoadPlan(name, source, versions, frozenset(kept))
 
 
@@ -233,7 +260,7 @@ def _unchanged(source: LoadSource, loaded: LoadSource | None) -> set[int]:
         or source.agents is not None
         or source.fingerprint is None
         or loaded.fingerprint is None
-        or loaded.directory.path != source.directory.path
+        or loaded.directory.origin != source.directory.origin
         or replace(loaded.config, version_policy=None) != replace(source.config, version_policy=None)
     ):
         return set()

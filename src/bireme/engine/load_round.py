@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from bireme.repository import Catalogue
+
 
 @dataclass(slots=True, eq=False)
 class LoadRound:
     """What loads that belong together know of each other: each model is loaded once, whoever needs it."""
 
+    catalogue: Catalogue
+    """As one look has seen it, as far as looks are dear."""
     loads: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
     """Models whose load has not ended."""

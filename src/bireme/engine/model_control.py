@@ -21,7 +21,7 @@ from bireme.engine.lifecycle import Lifecycle
 from bireme.engine.on_demand import OnDemand
 from bireme.engine.on_demand_metrics import OnDemandMetrics
 from bireme.engine.options import ModelControlMode, ServerOptions
-from bireme.repository import PollTracker, Snapshot
+from bireme.repository import Catalogue, PollTracker, Snapshot
 from bireme.types import BiremeError
 
 log = logging.getLogger("bireme.engine")
@@ -60,7 +60,8 @@ class ModelControl:
         ):
             keys = [await asyncio.to_thread(self._catalogue.keys_of, name) for name in self._load_model]
             return await self._lifecycle.load_all(dict.fromkeys(itertools.chain.from_iterable(keys)))
-        names = await asyncio.to_thread(self._catalogue.list_names)
+        look = self._catalogue.listed(whole=True)
+        names = await asyncio.to_thread(look.list_names)
         if not names:
             where = ", ".join(f"'{storage.location}'" for storage in self._catalogue.storages)
             log.warning("no models in %s: a model is a directory such as NAME/1/model.onnx", where)
@@ -69,7 +70,8 @@ class ModelControl:
             for name, storages in names.items()
             if len(storages) > 1
         }
-        return failures | await self._lifecycle.load_all(name for name in names if name not in failures)
+        wanted = [name for name in names if name not in failures]
+        return failures | await self._lifecycle.load_all(wanted, look)
 
     def start_polling(self) -> None:
         """Watch the repositories from now on, or what is used, if the mode says so."""
@@ -89,10 +91,11 @@ class ModelControl:
 
     async def poll(self) -> None:
         """Look at the repositories once and begin what has to be done; it goes on in the background."""
-        snapshot = await asyncio.to_thread(self._catalogue.take_snapshot)
+        look = self._catalogue.listed(whole=True)
+        snapshot = await asyncio.to_thread(look.take_snapshot)
         changes = self._tracker.observe(snapshot)
         wanted = (*changes.added, *changes.modified)
-        loads = self._begin(self._load(wanted))
+        loads = self._begin(self._load(wanted, look))
         for name in changes.deleted:
             # An ensemble that changes at the same time may need it no more.
             is_in_use = not set(wanted).isdisjoint(self._lifecycle.users_of(name))
@@ -105,17 +108,19 @@ class ModelControl:
 
     async def _load_polled(self) -> dict[str, BiremeError]:
         """Take the two looks that a load needs, the second one at once for files that have long been there."""
-        snapshot = await asyncio.to_thread(self._catalogue.take_snapshot)
+        look = self._catalogue.listed(whole=True)
+        snapshot = await asyncio.to_thread(look.take_snapshot)
         self._tracker.observe(snapshot)
         if _is_fresh(snapshot):
             await asyncio.sleep(min(_SETTLE_S, self._period_s or _SETTLE_S))
-            snapshot = await asyncio.to_thread(self._catalogue.take_snapshot)
+            look = self._catalogue.listed(whole=True)
+            snapshot = await asyncio.to_thread(look.take_snapshot)
         changes = self._tracker.observe(snapshot)
         failures = {
             name: self._lifecycle.mark_duplicate(name, locations)
             for name, locations in snapshot.duplicates.items()
         }
-        failures |= await self._lifecycle.load_all(changes.added)
+        failures |= await self._lifecycle.load_all(changes.added, look)
         for name in failures:
             self._tracker.mark_failed(name)
         return failures
@@ -128,8 +133,8 @@ class ModelControl:
             except Exception:  # one bad look must not be the last one
                 log.exception("failed to poll the model repositories")
 
-    async def _load(self, names: Iterable[str]) -> None:
-        failures = await self._lifecycle.load_all(names)
+    async def _load(self, names: Iterable[str], look: Catalogue) -> None:
+        failures = await self._lifecycle.load_all(names, look)
         for name in names:
             if name in failures:  # the reason is in the log and in the index
                 self._tracker.mark_failed(name)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from bireme.repository.storage import StoreCacheOptions
 from bireme.telemetry import MetricsOptions
 from bireme.telemetry.tracing import TraceOptions
 from bireme.types import InvalidArgument
@@ -56,7 +57,12 @@ class ServerOptions:
     """The settings of a `Server`; each has the meaning of tritonserver's flag of the same name."""
 
     model_repository: tuple[str, ...] = ()
-    """Paths of model repositories. None: only models loaded with file overrides (explicit mode)."""
+    """Paths of model repositories, or their locations in object stores. None: only models loaded with file overrides
+    (explicit mode)."""
+    object_cache_directory: str = ""
+    """Where files of object stores are kept; empty: in the user's cache directory."""
+    object_cache_size: int = 64 << 30
+    """Bytes that they may take; above it what was used least recently is removed. 0: no limit."""
     id: str = "triton"
     """The server's name in its metadata."""
     model_control_mode: str = ModelControlMode.NONE
@@ -141,6 +147,11 @@ class ServerOptions:
         """Whether the server is ready only while its models are. On demand they come and go, each for its own clients."""
         return self.strict_readiness and self.model_control_mode != ModelControlMode.ONDEMAND
 
+    @property
+    def store_cache(self) -> StoreCacheOptions:
+        """How files of object stores are kept."""
+        return StoreCacheOptions(self.object_cache_directory, self.object_cache_size)
+
     def settings_of(self, backend: str) -> Mapping[str, str]:
         """Return the ``backend_config`` settings of one backend: the global ones, then its own."""
         settings = {key: value for owner, key, value in self.backend_config if not owner}
@@ -153,4 +164,5 @@ _SMALLEST = {
     "model_load_thread_count": 1,
     "model_load_retry_count": 0,
     "exit_timeout_secs": 0,
+    "object_cache_size": 0,
 }

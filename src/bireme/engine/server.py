@@ -128,7 +128,7 @@ class Server(RepositoryCalls):
         """Load the models that the control mode wants at start, then be ready.
 
         Raises:
-            InvalidArgument: a repository is no directory.
+            InvalidArgument: a repository is no directory, or cannot be listed.
             Internal: with ``exit_on_error``, a model failed to load; says which and why.
             Unavailable: `stop` was called meanwhile.
         """
@@ -154,7 +154,10 @@ class Server(RepositoryCalls):
         start_ns = time.monotonic_ns()
         self.tracing.start()
         catalogue = await asyncio.to_thread(
-            Catalogue.open, self.options.model_repository, has_namespaces=self.options.model_namespacing
+            Catalogue.open,
+            self.options.model_repository,
+            has_namespaces=self.options.model_namespacing,
+            cache=self.options.store_cache,
         )
         host = ModelHost(
             self._loop,

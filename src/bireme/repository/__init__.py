@@ -22,10 +22,17 @@ from bireme.repository.layout import (
 from bireme.repository.model_key import make_key, name_of, namespace_of
 from bireme.repository.override import write_override
 from bireme.repository.polling import Changes, PollTracker
-from bireme.repository.storage import LocalStorage, ModelDirectory, Storage
+from bireme.repository.storage import (
+    ChangedMeanwhile,
+    LocalStorage,
+    ModelDirectory,
+    Storage,
+    StoreCacheOptions,
+)
 
 __all__ = [
     "Catalogue",
+    "ChangedMeanwhile",
     "Changes",
     "ConfigRules",
     "Fingerprint",
@@ -35,6 +42,7 @@ __all__ = [
     "PollTracker",
     "Snapshot",
     "Storage",
+    "StoreCacheOptions",
     "check_model_name",
     "complete_config",
     "config_path",

@@ -22,7 +22,8 @@ from bireme.repository.layout import (
     misnamed_config,
 )
 from bireme.repository.model_key import make_key, name_of, namespace_of
-from bireme.repository.storage import Storage, open_storage
+from bireme.repository.object_store.location import is_remote
+from bireme.repository.storage import DEFAULT_CACHE, Storage, StoreCacheOptions, identify, open_storage
 from bireme.types import AlreadyExists, InvalidArgument, NotFound
 
 log = logging.getLogger("bireme.repository")
@@ -45,23 +46,58 @@ class Snapshot:
 class Catalogue:
     """The models of several repositories."""
 
-    def __init__(self, storages: Iterable[Storage], *, has_namespaces: bool = False) -> None:
-        """``has_namespaces``: each repository has its own names."""
+    def __init__(
+        self,
+        storages: Iterable[Storage],
+        *,
+        has_namespaces: bool = False,
+        cache: StoreCacheOptions = DEFAULT_CACHE,
+    ) -> None:
+        """``has_namespaces``: each repository has its own names. ``cache`` is for repositories in object stores."""
         self.storages = list(storages)
         self.has_namespaces = has_namespaces
+        self._cache = cache
         self._warned: set[object] = set()
+        self._faults: dict[str, str] = {}
+        """Why a repository could not be read the last time, by its location."""
 
     @classmethod
-    def open(cls, locations: Iterable[str], *, has_namespaces: bool = False) -> Catalogue:
-        """Open every repository; one that is named twice counts once.
+    def open(
+        cls,
+        locations: Iterable[str],
+        *,
+        has_namespaces: bool = False,
+        cache: StoreCacheOptions = DEFAULT_CACHE,
+    ) -> Catalogue:
+        """Open every repository; one that is named twice counts once. Of object stores each is listed, as a test.
 
         Raises:
-            InvalidArgument: a location is no directory.
-            Unsupported: a location is in an object store.
+            InvalidArgument: a location is no directory, or cannot be listed; or its credentials are wrong.
+            Unsupported: the library for object stores is not installed.
         """
-        opened = (open_storage(location) for location in locations)
-        storages = {_identity(storage): storage for storage in opened}
-        return cls(storages.values(), has_namespaces=has_namespaces)
+        opened = [open_storage(location, cache=cache) for location in locations]
+        storages = {storage.identity: storage for storage in opened}
+        for storage in storages.values():
+            if storage.is_remote:
+                _check_remote(storage)
+        return cls(storages.values(), has_namespaces=has_namespaces, cache=cache)
+
+    def listed(self, *, whole: bool = False) -> Catalogue:
+        """Return the catalogue for one round of looks and loads: see `Storage.listed`."""
+        if not self.has_remote:
+            return self
+        view = Catalogue(
+            [storage.listed(whole=whole) for storage in self.storages],
+            has_namespaces=self.has_namespaces,
+            cache=self._cache,
+        )
+        view._warned, view._faults = self._warned, self._faults  # said once, whoever says it
+        return view
+
+    @property
+    def has_remote(self) -> bool:
+        """Whether to look at the repositories takes a network, so that the loop must not wait for it."""
+        return any(storage.is_remote for storage in self.storages)
 
     def register(self, location: str, mapping: Mapping[str, str]) -> None:
         """Add a repository. Any thread; what is being read meanwhile doesn't see it yet.
@@ -69,15 +105,17 @@ class Catalogue:
         ``mapping`` gives names to directories of it, which lose their own; the other directories keep theirs.
 
         Raises:
-            InvalidArgument: the location is no directory.
+            InvalidArgument: the location is no directory. (An object store is not asked before the first load.)
             AlreadyExists: the repository is there already, or one of the names is in a mapping.
+            Unsupported: the library for object stores is not installed.
         """
         try:
-            storage = open_storage(location, mapping)
+            storage = open_storage(location, mapping, self._cache)
         except InvalidArgument as error:
-            raise InvalidArgument(f"failed to register '{location}', repository not found") from error
+            why = f": {error.message}" if is_remote(location) else ""
+            raise InvalidArgument(f"failed to register '{location}', repository not found{why}") from error
         for other in self.storages:
-            if _identity(other) == _identity(storage):
+            if other.identity == storage.identity:
                 raise AlreadyExists(f"model repository '{location}' has already been registered")
             taken = next((name for name in mapping if other.is_mapped(name)), None)
             if taken is not None and not self.has_namespaces:
@@ -110,7 +148,8 @@ class Catalogue:
         """Return the keys of all models called ``name``; where there are none, the name: nobody has it."""
         if not self.has_namespaces:
             return [name]
-        return [key for key in self.list_names() if name_of(key) == name] or [name]
+        holders = [storage for storage in self.storages if self._holds(storage, name)]
+        return sorted(make_key(storage.location, name) for storage in holders) or [name]
 
     def list_names(self) -> dict[str, list[Storage]]:
         """Return every model's key with the repositories that hold it, sorted; more than one means a duplicate.
@@ -127,13 +166,22 @@ class Catalogue:
         Raises:
             NotFound: none does, or several do; says which.
         """
-        storages = self.list_names().get(name, [])
+        namespace = namespace_of(name) if self.has_namespaces else ""
+        searched = [each for each in self.storages if not self.has_namespaces or each.location == namespace]
+        storages = [storage for storage in searched if self._holds(storage, name_of(name))]
         if len(storages) == 1:
             return storages[0]
         where = ", ".join(f"'{storage.location}'" for storage in storages or self.storages)
         if storages:
             raise NotFound(f"model '{name}' is not unique across all model repositories: it is in {where}")
-        raise NotFound(f"model '{name}' not found in any model repository (searched {where or 'none'})")
+        faults = "".join(
+            f"; '{storage.location}' cannot be read: {self._faults[storage.location]}"
+            for storage in searched
+            if storage.location in self._faults
+        )
+        raise NotFound(
+            f"model '{name}' not found in any model repository (searched {where or 'none'}{faults})"
+        )
 
     def take_snapshot(self) -> Snapshot:
         """Look at every file of every model."""
@@ -174,8 +222,9 @@ class Catalogue:
                 names = storage.list_names()
             except OSError as error:
                 is_complete = False
-                log.error("failed to poll model repository '%s': %s", storage.location, error)  # noqa: TRY400
+                self._note_fault(storage, str(error))
                 continue
+            self._note_fault(storage, "")
             for name in names:
                 if is_model_candidate(name):
                     key = make_key(storage.location, name) if self.has_namespaces else name
@@ -186,6 +235,27 @@ class Catalogue:
                     )
         return dict(sorted(found.items())), is_complete
 
+    def _holds(self, storage: Storage, name: str) -> bool:
+        if not is_model_candidate(name):
+            return False
+        try:
+            holds = storage.holds(name)
+        except OSError as error:
+            self._note_fault(storage, str(error))
+            return False
+        self._note_fault(storage, "")
+        return holds
+
+    def _note_fault(self, storage: Storage, fault: str) -> None:
+        """Say that a repository cannot be read, or can again ("" is no fault): once, not at every look."""
+        before = self._faults.pop(storage.location, "")
+        if fault:
+            self._faults[storage.location] = fault
+            if fault != before:
+                log.error("failed to poll model repository '%s': %s", storage.location, fault)
+        elif before:
+            log.info("model repository '%s' can be read again", storage.location)
+
     def _warn(self, key: object, message: str) -> None:
         if key not in self._warned:
             self._warned.add(key)
@@ -195,10 +265,12 @@ class Catalogue:
         return f"Catalogue({[storage.location for storage in self.storages]})"
 
 
-def _identity(storage: Storage) -> str:
-    """What makes two storages the same one."""
-    return str(Path(storage.location).resolve())
+def _check_remote(storage: Storage) -> None:
+    try:
+        storage.list_names()
+    except OSError as error:
+        raise InvalidArgument(f"cannot read the model repository '{storage.location}': {error}") from error
 
 
 def _is_at(storage: Storage, location: str) -> bool:
-    return storage.location == location or _identity(storage) == str(Path(location).expanduser().resolve())
+    return storage.location == location or storage.identity == identify(location)

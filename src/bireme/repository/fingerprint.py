@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bireme.repository.layout import is_leftover, parse_version
 
-Mark = tuple[int, int]
-"""Modification time in ns, and size in bytes; zeros for a directory."""
+Mark = tuple[int, int] | tuple[int, int, str]
+"""Modification time in ns, and size in bytes; zeros for a directory. An object in a store has its ETag as well."""
 
 
 @dataclass(frozen=True, slots=True)

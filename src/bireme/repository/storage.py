@@ -1,4 +1,4 @@
-"""Where models lie: one `Storage` per repository. Local directories now; an object store is one more class here.
+"""Where models lie: one `Storage` per repository; here those in local directories (`object_store` has the others).
 
 A storage lists model names, says cheaply whether a model has changed, and hands out a local directory with the
 model's files. All methods may block: they are for loading threads.
@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Final, Protocol
 
 from bireme.repository.fingerprint import Fingerprint, take_fingerprint
-from bireme.types import InvalidArgument, Unsupported
+from bireme.repository.object_store.location import is_remote, parse_location
+from bireme.types import InvalidArgument
 
-_REMOTE_PREFIXES = ("gs://", "s3://", "as://")
+
+class ChangedMeanwhile(OSError):
+    """A model's files are others than the look that a load began with has seen."""
 
 
 class ModelDirectory:
@@ -26,16 +30,40 @@ class ModelDirectory:
     closed; only then is a temporary one removed.
     """
 
-    __slots__ = ("__weakref__", "_remove", "is_renamed", "path")
+    __slots__ = ("__weakref__", "_fetch", "_remove", "is_renamed", "origin", "path")
 
     def __init__(
-        self, path: Path, remove: Callable[[Path], object] | None = None, *, is_renamed: bool = False
+        self,
+        path: Path,
+        remove: Callable[[Path], object] | None = None,
+        *,
+        is_renamed: bool = False,
+        origin: str = "",
+        fetch: Callable[[frozenset[int] | None], None] | None = None,
     ) -> None:
-        """Wrap ``path``; ``remove(path)`` is called once, when the last reference is gone or the program ends."""
+        """Wrap ``path``; ``remove(path)`` is called once, when the last reference is gone or the program ends.
+
+        ``origin`` says where the files come from if that is elsewhere, and ``fetch`` brings those of some versions.
+        """
         self.path = path
         self.is_renamed = is_renamed
         """Whether the repository calls the model otherwise than its own files do."""
+        self.origin = origin or str(path)
+        """The same for every directory that is made of the same model of a repository."""
+        self._fetch = fetch
         self._remove = None if remove is None else weakref.finalize(self, remove, path)
+
+    def complete(self, versions: Iterable[int] | None = None) -> None:
+        """Let every file be there that these versions need (None: all files); until then only config files have content.
+
+        Blocking. What a local repository holds is there anyway.
+
+        Raises:
+            ChangedMeanwhile: the model has changed since it was checked out.
+            OSError: a file cannot be fetched; names it.
+        """
+        if self._fetch is not None:
+            self._fetch(None if versions is None else frozenset(versions))
 
     def close(self) -> None:
         """Remove a temporary directory now; nothing happens to a repository's own."""
@@ -51,6 +79,10 @@ class Storage(Protocol):
 
     location: str
     """As the user named it; for messages, and as namespace."""
+    identity: str
+    """The same for two storages that are the same repository."""
+    is_remote: bool
+    """Whether to look at it takes a network."""
 
     def is_mapped(self, name: str) -> bool:
         """Whether ``name`` was given to a directory that is called otherwise."""
@@ -62,6 +94,9 @@ class Storage(Protocol):
             OSError: the repository cannot be read.
         """
 
+    def holds(self, name: str) -> bool:
+        """Whether ``name`` is among `list_names`. Raises as that."""
+
     def fingerprint(self, name: str) -> Fingerprint:
         """Return the state of the model's directory.
 
@@ -70,16 +105,29 @@ class Storage(Protocol):
         """
 
     def check_out(self, name: str) -> ModelDirectory:
-        """Return a local directory with the model's files, fetched if need be."""
+        """Return a local directory with the model's files. Those of a remote repository come with `ModelDirectory.complete`.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+
+    def listed(self, *, whole: bool = False) -> Storage:
+        """Return the storage for one round of looks and loads: a remote one remembers there what it has seen.
+
+        ``whole``: most models are going to be asked for, so that they are best looked at together.
+        """
 
 
 class LocalStorage:
     """A repository in the local file system."""
 
+    is_remote = False
+
     def __init__(self, path: Path, mapping: Mapping[str, str] = MappingProxyType({})) -> None:
         """``mapping`` gives names to directories, which lose their own."""
         self.path = path
         self.location = str(path)
+        self.identity = str(path.resolve())
         self._mapping = dict(mapping)
 
     def is_mapped(self, name: str) -> bool:
@@ -96,6 +144,10 @@ class LocalStorage:
         mapped = [name for name, directory in self._mapping.items() if (self.path / directory).is_dir()]
         return [name for name in directories if name not in hidden] + mapped
 
+    def holds(self, name: str) -> bool:
+        """See `Storage.holds`."""
+        return name in self.list_names()
+
     def fingerprint(self, name: str) -> Fingerprint:
         """Look at every file of the model."""
         return take_fingerprint(self._directory(name))
@@ -104,6 +156,10 @@ class LocalStorage:
         """Return the model's own directory."""
         return ModelDirectory(self._directory(name), is_renamed=name in self._mapping)
 
+    def listed(self, *, whole: bool = False) -> LocalStorage:  # noqa: ARG002 - the interface
+        """Return itself: a look at a directory costs next to nothing."""
+        return self
+
     def _directory(self, name: str) -> Path:
         return self.path / self._mapping.get(name, name)
 
@@ -111,20 +167,47 @@ class LocalStorage:
         return f"LocalStorage({self.location!r})"
 
 
-def open_storage(location: str, mapping: Mapping[str, str] = MappingProxyType({})) -> Storage:
+@dataclass(frozen=True, slots=True)
+class StoreCacheOptions:
+    """Where files of object stores are kept."""
+
+    directory: str = ""
+    """Empty: in the user's cache directory. The environment may name another one for each kind of store."""
+    max_nbytes: int = 64 << 30
+    """Above it what was used least recently is removed; 0: nothing is."""
+
+
+DEFAULT_CACHE: Final = StoreCacheOptions()
+
+
+def open_storage(
+    location: str,
+    mapping: Mapping[str, str] = MappingProxyType({}),
+    cache: StoreCacheOptions = DEFAULT_CACHE,
+) -> Storage:
     """Return the storage for a repository path as given on the command line; ``mapping`` gives names to directories.
 
+    Nothing is asked of an object store yet.
+
     Raises:
-        InvalidArgument: a local path that is no directory.
-        Unsupported: an object store.
+        InvalidArgument: a local path that is no directory, or a location or credentials of an object store that are wrong.
+        Unsupported: the library for object stores is not installed.
     """
-    for prefix in _REMOTE_PREFIXES:
-        if location.startswith(prefix):
-            raise Unsupported(
-                f"{prefix} file-system not supported: this build reads local directories only, got '{location}'"
-            )
+    if is_remote(location):
+        from bireme.repository.object_store.storage import open_object_store
+
+        return open_object_store(
+            location, mapping, cache_directory=cache.directory, max_nbytes=cache.max_nbytes
+        )
     path = Path(location).expanduser().absolute()
     if not path.is_dir():
         found = "a file" if path.exists() else "nothing"
         raise InvalidArgument(f"repository path is not a valid directory: '{location}' ({found} is there)")
     return LocalStorage(path, mapping)
+
+
+def identify(location: str) -> str:
+    """Return the `Storage.identity` of what ``location`` means. Raises InvalidArgument for one that means nothing."""
+    if is_remote(location):
+        return parse_location(location).identity
+    return str(Path(location).expanduser().resolve())
