@@ -1,5 +1,4 @@
-"""The openvino backend: IR, ONNX and other model files on OpenVINO, compiled once per version, shared by its instances."""
+"""The openvino backend: IR, ONNX and other model files on OpenVINO, compiled once per version, shared by its instances.
 
-from bireme.backends.openvino.backend import OpenVinoBackend
-
-__all__ = ["OpenVinoBackend"]
+Only ``runtime`` imports openvino, and what imports that: ``tensors``, ``instance``, ``compilation`` and ``backend``.
+"""

@@ -8,25 +8,29 @@ Source: Triton's openvino_backend ``openvino.cc``.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from bireme.backends.config_check import find_faults
 from bireme.backends.devices import refuse_gpu
-from bireme.backends.interface import ModelContext, Placement
+from bireme.backends.interface import ExecuteInto, ModelContext, Placement
 from bireme.backends.openvino import shapes
-from bireme.backends.openvino.compilation import check_device, compile_model
-from bireme.backends.openvino.instance import OpenVinoInstance, make_runner
+from bireme.backends.openvino.batch_padding import FixedBatch
+from bireme.backends.openvino.compilation import compile_model, convert_types
+from bireme.backends.openvino.data_types import narrowed, with_config_types
+from bireme.backends.openvino.devices import CPU, check_device
+from bireme.backends.openvino.direct_output import DirectOutput
+from bireme.backends.openvino.errors import reason_of
+from bireme.backends.openvino.instance import Execute, Input, OpenVinoInstance, Output, Runner
 from bireme.backends.openvino.model_files import find_file, read_model
-from bireme.backends.openvino.runtime import log, ov, reason_of
+from bireme.backends.openvino.runtime import log, ov
 from bireme.backends.openvino.settings import ModelSettings, read_default_max_batch_size, read_model_settings
-from bireme.backends.openvino.signature import read_signature
-from bireme.backends.signature import complete
+from bireme.backends.openvino.signature import has_known_rank, read_signature, shape_of
+from bireme.backends.openvino.states import find_start, without_foreign_controls
+from bireme.backends.signature import complete, quoted
 from bireme.config import ModelConfig
 from bireme.config.state_tensors import with_state_tensors
 from bireme.ipc.cpu_limit import cpu_limit
 from bireme.types import InvalidArgument
-
-_CPU: Final = "CPU"
 
 
 class OpenVinoBackend:
@@ -48,7 +52,7 @@ class OpenVinoBackend:
         default_max_batch_size = read_default_max_batch_size(ctx.backend_config)
         settings = read_model_settings(ctx.config)
         check_device(ctx.name, settings.device, self._core.available_devices)
-        core = self._core if not settings.extension else _extended_core(ctx.name, settings.extension)
+        core = _extended_core(ctx.name, settings.extension) if settings.extension else self._core
         model = read_model(core, ctx.name, find_file(ctx))
         return OpenVinoModel(ctx, core, model, settings, default_max_batch_size)
 
@@ -70,11 +74,17 @@ class OpenVinoModel:
         self._default_max_batch_size = default_max_batch_size
         self._config = with_state_tensors(ctx.config)
         self._compiled: Any = None
+        self._why_fixed = ""
         if settings.takes_config_shapes:
             shapes.take_config_shapes(model, ctx.config)
-        self._fixed_because = shapes.make_batchable(model, ctx.config)
-        self.signature = read_signature(model, ctx.config)
+        if settings.has_fixed_batch:
+            shapes.fix_batch(model, ctx.config)
+        else:
+            self._why_fixed = shapes.make_batchable(model, ctx.config)
+        signature = read_signature(model, ctx.config)
+        self.signature = shapes.as_batchable(signature) if settings.has_fixed_batch else signature
         """What the file declares."""
+        self._has_states = bool(model.get_variables())
 
     def complete_config(self, config: ModelConfig) -> ModelConfig:
         """Fill in batching, inputs and outputs from the file.
@@ -83,14 +93,16 @@ class OpenVinoModel:
             InvalidArgument: the config asks for batching and the file cannot batch.
             Unsupported: an input or output to fill in is of a type that the protocol has not.
         """
-        completed = complete(config, self.signature, self._default_max_batch_size)
+        try:
+            completed = complete(config, self.signature, self._default_max_batch_size)
+        except InvalidArgument as error:
+            raise self._explained(error.message) from error
         if completed.max_batch_size != config.max_batch_size:
             log.info(
                 "model '%s': max_batch_size is set to %d, since the model file batches and the config gives none",
                 config.name,
                 completed.max_batch_size,
             )
-        self._config = with_state_tensors(completed)
         return completed
 
     def check_config(self, config: ModelConfig) -> None:
@@ -101,16 +113,18 @@ class OpenVinoModel:
                 be compiled.
         """
         config = with_state_tensors(config)
-        wanted = shapes.with_config_types(self.signature, config)
-        faults = find_faults(config, wanted)
+        wanted = with_config_types(self.signature, config)
+        checked = without_foreign_controls(config, wanted) if self._has_states else config
+        faults = find_faults(checked, wanted)
         if faults:
-            raise InvalidArgument(f"unable to load model '{config.name}': {'; '.join(faults)}")
-        self._config = config
+            raise self._explained(f"unable to load model '{config.name}': {'; '.join(faults)}")
         if self._compiled is None:
-            model = shapes.convert_types(self._model, self.signature, wanted)
-            self.signature = wanted
-            self._model = None
+            model = convert_types(self._model, self.signature, wanted)
+            self._model = None  # its weights are the compiled model's now
             self._compiled = compile_model(self._core, model, config, self._settings, cpu_limit())
+            self._tell(config)
+        self.signature = wanted
+        self._config = config
 
     def create_instance(self, placement: Placement) -> OpenVinoInstance:
         """Make an infer request; it has the memory that its runs need, and no weights.
@@ -118,14 +132,84 @@ class OpenVinoModel:
         Raises:
             Unsupported: it is to be placed on a GPU of the kind that the server counts.
         """
-        refuse_gpu(placement, self._config.name, "openvino", "OpenVINO's devices are chosen by TARGET_DEVICE")
-        runner = make_runner(self._compiled, self._config, self.signature)
-        return OpenVinoInstance(runner, None, may_run_inline=self._settings.device == _CPU)
+        devices = quoted(self._core.available_devices)
+        refuse_gpu(
+            placement,
+            self._config.name,
+            "openvino",
+            f"which of OpenVINO's devices ({devices}) is used the parameter TARGET_DEVICE says",
+        )
+        outputs = self._outputs()
+        runner = self._runner(outputs)
+        execute: Execute = runner.execute
+        into: ExecuteInto | None = None
+        if self._settings.has_fixed_batch:
+            execute = FixedBatch(execute, self._config.max_batch_size, pads=self._settings.pads_batches)
+        elif self._settings.device == CPU:
+            into = DirectOutput(runner, [output for output in outputs if output.datatype != "BYTES"])
+        return OpenVinoInstance(execute, into, may_run_inline=self._settings.device == CPU)
 
     def close(self) -> None:
         """Give the compiled model back. Results that are still held keep their own memory."""
         self._compiled = None
         self._model = None
+
+    def _outputs(self) -> list[Output]:
+        """Return the outputs that the config lists."""
+        num_dims = {tensor.name: len(tensor.dims) for tensor in self._config.output}
+        ports = self._compiled.outputs
+        return [
+            Output(
+                spec.name,
+                index,
+                spec.datatype or "",
+                shape_of(ports[index]) if has_known_rank(ports[index]) else (0,),
+                ports[index].get_element_type(),
+                num_dims[spec.name],
+            )
+            for index, spec in enumerate(self.signature.outputs.values())
+            if spec.name in num_dims
+        ]
+
+    def _runner(self, outputs: list[Output]) -> Runner:
+        inputs = [
+            Input(spec.name, index, spec.datatype or "", is_scalar=not spec.shape)
+            for index, spec in enumerate(self.signature.inputs.values())
+        ]
+        # That of `openvino.CompiledModel` itself wraps the request.
+        base: Any = super(ov.CompiledModel, self._compiled)
+        return Runner(
+            base.create_infer_request(),
+            inputs,
+            outputs,
+            returns_text=any(spec.datatype == "BYTES" for spec in self.signature.outputs.values()),
+            start=find_start(self._config),
+        )
+
+    def _explained(self, message: str) -> InvalidArgument:
+        """Return an error that says why the file's first dimension is fixed, too, if that was tried to change."""
+        if not self._why_fixed:
+            return InvalidArgument(message)
+        return InvalidArgument(
+            f"{message}; a dynamic batch dimension was tried: {self._why_fixed}; with the parameter "
+            f"SKIP_OV_DYNAMIC_BATCHSIZE, value YES, the model is compiled for batches of max_batch_size alone"
+        )
+
+    def _tell(self, config: ModelConfig) -> None:
+        if self._has_states:
+            log.info(
+                "model '%s': the states of its own begin anew with every %s",
+                config.name,
+                "sequence" if find_start(config) is not None else "request",
+            )
+        wide = narrowed(self.signature)
+        if wide and self._settings.device == CPU:
+            log.info(
+                "model '%s': OpenVINO computes 64-bit and unsigned 32-bit integers in 32 bits and FP64 in FP32; it has such "
+                "values in %s",
+                config.name,
+                quoted(wide),
+            )
 
 
 def _extended_core(model: str, path: str) -> Any:

@@ -1,11 +1,14 @@
-"""Compiles models: the device there is, the properties it takes, and what came of them."""
+"""Compiles models: with the properties that their devices take, and says what came of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
-from bireme.backends.openvino.runtime import log, ov, reason_of
+from bireme.backends.openvino.data_types import differences
+from bireme.backends.openvino.devices import CPU
+from bireme.backends.openvino.errors import reason_of
+from bireme.backends.openvino.runtime import log, ov
 from bireme.backends.openvino.settings import (
     OWN_PARAMETERS,
     PRECISION,
@@ -16,34 +19,24 @@ from bireme.backends.openvino.settings import (
     complete_properties,
 )
 from bireme.backends.settings import num_instances
-from bireme.backends.signature import quoted
+from bireme.backends.signature import Signature
 from bireme.config import ModelConfig
 from bireme.config.faults import near_name
-from bireme.types import InvalidArgument, Unsupported
-
-# Devices that only hand work on to others.
-_VIRTUAL: Final = frozenset({"AUTO", "MULTI", "HETERO", "BATCH"})
+from bireme.types import InvalidArgument
 
 
-def check_device(model: str, device: str, available: Iterable[str]) -> None:
-    """Check that ``device`` exists, and all that a virtual one names.
-
-    Raises:
-        Unsupported: it does not; lists what does.
-    """
-    available = list(available)
-    kinds = {name.partition(".")[0] for name in available}
-    first, colon, rest = device.partition(":")
-    wanted = [first] if not colon else [first, *rest.split(",")]
-    for name in wanted:
-        plain = name.strip().partition("(")[0]
-        if (plain in _VIRTUAL and name is first) or plain.startswith("-"):
-            continue
-        if plain not in available and plain not in kinds:
-            raise Unsupported(
-                f"model '{model}': parameter TARGET_DEVICE is '{device}', but OpenVINO finds no device '{plain}' here; it "
-                f"finds {quoted(available)}"
-            )
+def convert_types(model: Any, found: Signature, wanted: Signature) -> Any:
+    """Return the model with the data types of ``wanted`` instead of ``found``; both describe it, in its order."""
+    inputs = differences(found.inputs, wanted.inputs)
+    outputs = differences(found.outputs, wanted.outputs)
+    if not inputs and not outputs:
+        return model
+    processor = ov.preprocess.PrePostProcessor(model)
+    for index, type_name in inputs.items():
+        processor.input(index).tensor().set_element_type(getattr(ov.Type, type_name))
+    for index, type_name in outputs.items():
+        processor.output(index).tensor().set_element_type(getattr(ov.Type, type_name))
+    return processor.build()
 
 
 def compile_model(core: Any, model: Any, config: ModelConfig, settings: ModelSettings, num_cpus: int) -> Any:
@@ -97,10 +90,10 @@ def _tell(
     devices = _text(compiled, "EXECUTION_DEVICES")
     capabilities: list[str] = []
     description = devices
-    if settings.device == "CPU":
-        capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if settings.device == CPU:
+        capabilities = core.get_property(CPU, "OPTIMIZATION_CAPABILITIES")
         description = (
-            f"CPU ({core.get_property('CPU', 'FULL_DEVICE_NAME')}; has {' '.join(sorted(capabilities))})"
+            f"CPU ({core.get_property(CPU, 'FULL_DEVICE_NAME')}; has {' '.join(sorted(capabilities))})"
         )
     log.info(
         "model '%s': OpenVINO %s on %s: precision %s, %s streams, %s threads",

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bireme.backends.interface import ModelContext
 from bireme.backends.model_file import explain_failure, find_model_file
-from bireme.backends.openvino.runtime import reason_of
+from bireme.backends.openvino.errors import reason_of
 from bireme.types import InvalidArgument, NotFound
 
 IR: Final = "model.xml"

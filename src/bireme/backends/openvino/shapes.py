@@ -1,30 +1,24 @@
-"""Gives a model the shapes and data types that its config wants, before it is compiled.
+"""Gives a model the shapes that its config wants, before it is compiled.
 
 - ``RESHAPE_IO_LAYERS``: inputs get the dims of the config.
 - Batching: where the config has a ``max_batch_size`` and the file a fixed first dimension (models are often exported for
   one item), or where the file's layouts say that the first dimension is a batch, it becomes dynamic.
-- Data types: where the config has another type of the same sort (both integers, or both floating point; for inputs an
-  integer for floating point, too: pictures), OpenVINO converts. Other differences are a fault of the config.
+- ``SKIP_OV_DYNAMIC_BATCHSIZE``: it becomes ``max_batch_size``, for models that cannot have a dynamic one.
 
-Source: Triton's openvino_backend ``openvino.cc`` (ValidateInputs, ValidateOutputs, AutoCompleteBatching).
+Source: Triton's openvino_backend ``openvino.cc`` (ValidateInputs, AutoCompleteBatching).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
-from bireme.backends.openvino.runtime import ov, reason_of
-from bireme.backends.openvino.signature import TYPE_NAMES, has_known_rank, read_signature, shape_of
+from bireme.backends.openvino.errors import reason_of
+from bireme.backends.openvino.signature import has_known_rank, read_signature, shape_of
 from bireme.backends.signature import Signature, TensorSpec
 from bireme.config import ModelConfig
-from bireme.config.model_config import ModelInput, ModelOutput
-from bireme.config.state_tensors import with_state_tensors
-from bireme.types import InvalidArgument, datatypes
-
-_INTEGERS: Final = frozenset({"UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"})
-_FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
+from bireme.types import InvalidArgument
 
 
 def take_config_shapes(model: Any, config: ModelConfig) -> None:
@@ -36,10 +30,7 @@ def take_config_shapes(model: Any, config: ModelConfig) -> None:
     names = list(read_signature(model, config).inputs)
     batch = (-1,) if config.max_batch_size > 0 else ()
     shapes = {
-        names.index(tensor.name): (
-            *batch,
-            *(tensor.reshape.shape if tensor.reshape is not None else tensor.dims),
-        )
+        names.index(tensor.name): (*batch, *(tensor.dims if tensor.reshape is None else tensor.reshape.shape))
         for tensor in config.input
         if tensor.name in names
     }
@@ -56,98 +47,64 @@ def take_config_shapes(model: Any, config: ModelConfig) -> None:
 def make_batchable(model: Any, config: ModelConfig) -> str:
     """Make the first dimension of all inputs dynamic, if the config or the file's layouts ask for batching.
 
-    Returns why that could not be done; empty: it is, or nothing asked for it. The model is as before then.
+    Returns why that could not be done, and leaves the model as it was; empty: it is done, or nothing asked for it.
     """
-    shapes = [shape_of(port) for port in model.inputs]
-    if all(shape[:1] == (-1,) for shape in shapes):
+    shapes = {index: shape_of(port) for index, port in enumerate(model.inputs)}
+    if all(shape[:1] == (-1,) for shape in shapes.values()):
         return ""
     if config.max_batch_size <= 0 and not _has_batch_layout(model):
         return ""
-    if not all(map(has_known_rank, model.inputs)) or not all(shapes):
-        return "an input of the model file has no first dimension"
-    before = dict(enumerate(shapes))
+    if not all(shapes.values()):
+        return "an input has no first dimension"
     try:
-        _reshape(model, {index: (-1, *shape[1:]) for index, shape in before.items()})
+        _reshape(model, {index: (-1, *shape[1:]) for index, shape in shapes.items()})
     except RuntimeError as error:
         return reason_of(error)
     fixed = [port for port in model.outputs if has_known_rank(port) and shape_of(port)[:1] != (-1,)]
-    if fixed:
-        _reshape(model, before)
-        return f"the first dimension of {len(fixed)} of its outputs does not follow that of the inputs"
-    return ""
+    if not fixed:
+        return ""
+    shape = list(shape_of(fixed[0]))
+    _reshape(model, shapes)
+    return f"with a dynamic one in its inputs, it has an output of shape {shape}"
 
 
-def fix_batch(model: Any, max_batch_size: int) -> None:
+def fix_batch(model: Any, config: ModelConfig) -> None:
     """Make the first dimension of all inputs ``max_batch_size``.
 
     Raises:
-        RuntimeError: the model cannot have it.
+        InvalidArgument: the model cannot have it.
     """
-    _reshape(model, {index: (max_batch_size, *shape_of(port)[1:]) for index, port in enumerate(model.inputs)})
+    size = config.max_batch_size
+    shapes = {index: shape_of(port) for index, port in enumerate(model.inputs)}
+    reason = "" if all(shapes.values()) else "an input has no first dimension"
+    if not reason:
+        try:
+            _reshape(model, {index: (size, *shape[1:]) for index, shape in shapes.items()})
+        except RuntimeError as error:
+            reason = reason_of(error)
+    if not reason:
+        outputs = [shape_of(port) for port in model.outputs]
+        reason = next((f"it has an output of shape {list(s)} then" for s in outputs if s[:1] != (size,)), "")
+    if reason:
+        raise InvalidArgument(
+            f"model '{config.name}': parameter SKIP_OV_DYNAMIC_BATCHSIZE: the model file cannot have a first dimension of "
+            f"{size}, the max_batch_size: {reason}"
+        )
+
+
+def as_batchable(signature: Signature) -> Signature:
+    """Return ``signature`` with a dynamic first dimension, for a model that is given batches of the one size it takes."""
+    return replace(signature, inputs=_with_batch(signature.inputs), outputs=_with_batch(signature.outputs))
+
+
+def _with_batch(specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+    return {name: replace(spec, shape=(-1, *spec.shape[1:])) for name, spec in specs.items()}
 
 
 def _reshape(model: Any, shapes: Mapping[int, Iterable[int]]) -> None:
-    model.reshape({index: ov.PartialShape(list(shape)) for index, shape in shapes.items()})
+    model.reshape({index: list(shape) for index, shape in shapes.items()})
 
 
 def _has_batch_layout(model: Any) -> bool:
     """Whether the file says of every input and output that its first dimension is a batch."""
-    return all(_begins_with_batch(port) for port in (*model.inputs, *model.outputs))
-
-
-def _begins_with_batch(port: Any) -> bool:
-    helpers = ov.layout_helpers
-    layout = port.get_node().get_layout()
-    return bool(helpers.has_batch(layout)) and helpers.batch_idx(layout) == 0
-
-
-def with_config_types(signature: Signature, config: ModelConfig) -> Signature:
-    """Return ``signature`` with the data types of ``config`` where OpenVINO can convert."""
-    config = with_state_tensors(config)
-    return replace(
-        signature,
-        inputs=_converted(signature.inputs, config.input, _can_take),
-        outputs=_converted(signature.outputs, config.output, _can_give),
-    )
-
-
-def convert_types(model: Any, found: Signature, wanted: Signature) -> Any:
-    """Return the model with the data types of ``wanted`` instead of ``found``; both describe it, in its order."""
-    inputs = _differences(found.inputs, wanted.inputs)
-    outputs = _differences(found.outputs, wanted.outputs)
-    if not inputs and not outputs:
-        return model
-    processor = ov.preprocess.PrePostProcessor(model)
-    for index, type_name in inputs.items():
-        processor.input(index).tensor().set_element_type(getattr(ov.Type, type_name))
-    for index, type_name in outputs.items():
-        processor.output(index).tensor().set_element_type(getattr(ov.Type, type_name))
-    return processor.build()
-
-
-def _differences(found: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec]) -> dict[int, str]:
-    return {
-        index: TYPE_NAMES[spec.datatype]
-        for index, (name, spec) in enumerate(wanted.items())
-        if spec.datatype is not None and spec.datatype != found[name].datatype
-    }
-
-
-def _converted(
-    specs: Mapping[str, TensorSpec], tensors: Iterable[ModelInput | ModelOutput], can_convert: Any
-) -> dict[str, TensorSpec]:
-    result = dict(specs)
-    for tensor in tensors:
-        spec = specs.get(tensor.name)
-        datatype = datatypes.from_config_name(tensor.data_type)
-        if spec is not None and spec.datatype is not None and can_convert(datatype, spec.datatype):
-            result[tensor.name] = replace(spec, datatype=datatype)
-    return result
-
-
-def _can_take(given: str, needed: str) -> bool:
-    return _can_give(given, needed) or (given in _INTEGERS and needed in _FLOATS)
-
-
-def _can_give(wanted: str, found: str) -> bool:
-    return {wanted, found} <= _INTEGERS or {wanted, found} <= _FLOATS
+    return all(str(port.get_node().get_layout()).startswith("[N") for port in (*model.inputs, *model.outputs))

@@ -7,31 +7,12 @@ shortest, else by that of the operation that makes it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, Final
+from typing import Any
 
+from bireme.backends.openvino.data_types import DATATYPES
 from bireme.backends.signature import Signature, TensorSpec
 from bireme.config import ModelConfig
 from bireme.config.state_tensors import server_inputs, with_state_tensors
-
-DATATYPES: Final = {
-    "boolean": "BOOL",
-    "u8": "UINT8",
-    "u16": "UINT16",
-    "u32": "UINT32",
-    "u64": "UINT64",
-    "i8": "INT8",
-    "i16": "INT16",
-    "i32": "INT32",
-    "i64": "INT64",
-    "f16": "FP16",
-    "f32": "FP32",
-    "f64": "FP64",
-    "bf16": "BF16",
-    "string": "BYTES",
-}
-"""Protocol data type of every element type of OpenVINO that the protocol can carry."""
-
-TYPE_NAMES: Final = {datatype: name for name, datatype in DATATYPES.items()}
 
 
 def read_signature(model: Any, config: ModelConfig) -> Signature:
