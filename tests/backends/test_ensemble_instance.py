@@ -86,6 +86,10 @@ class FakeHost:
         request = next(each for each in self.open if each.model_name == model)
         if final:
             self.open.remove(request)
+        self.respond(request, final=final, error=error, flag_only=flag_only, parameters=parameters, **outputs)
+
+    def respond(self, request, *, final=True, error=None, flag_only=False, parameters=None, **outputs):
+        model = request.model_name
         made = [tensor(name, *value) for name, value in outputs.items()]
         response = InferenceResponse(
             model, 1, request.id, made, error=error, final=final, flag_only=flag_only, parameters=parameters
@@ -129,8 +133,8 @@ class Sink:
 class Bench:
     """An instance with its host and its sink."""
 
-    def __init__(self, config, *models, loop=None):
-        self.host = FakeHost(loop, *models)
+    def __init__(self, config, *models, loop=None, host=None):
+        self.host = host or FakeHost(loop, *models)
         self.sink = Sink()
         self.instance = EnsembleInstance(compile_plan(config, *models), self.host, 1)
         self.instance.start(self.sink)
@@ -534,6 +538,49 @@ async def test_producer_is_not_held_for_a_step_that_calls_its_model(loop):
         await until(lambda: not bench.host.held)
         bench.host.answer("STREAM", Y=[2], final=False)
         assert not bench.host.held
+
+
+def two_streams(*orders):
+    """Ask two ensembles of the same decoupled models, of which the second has both instances' work in its way."""
+    first, second = member("FIRST", decoupled=True), member("SECOND", decoupled=True)
+    models = {"FIRST": object(), "SECOND": object()}
+    host = FakeHost(asyncio.get_running_loop(), first, second)
+    for names in orders:
+        one, other = (first, second) if names == "12" else (second, first)
+        steps = [step(one, "X=X", "Y=s"), step(other, "X=s", "Y=Y")]
+        bench = Bench(ensemble(steps, limit=1), first, second, host=host)
+        bench.ask()
+        (request,) = [each for each in host.open if each.owner is None]
+        request.owner = models[one.name]
+        if all(each.execution is None for each in host.open if each.owner is request.owner):
+            request.execution = Execution([request], 1, "single")
+            for value in range(2):
+                host.respond(request, Y=[value], final=False)
+            host.open[-1].owner = models[other.name]
+    return host
+
+
+@on_loop
+async def test_ensembles_that_hold_what_the_other_one_needs_let_go_of_it(loop):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "_WATCH_S", 0.001)
+        host = two_streams("12", "21")
+        assert len(host.held) == 2
+
+        await until(lambda: len(host.held) == 1)
+        await asyncio.sleep(0.01)
+        assert len(host.held) == 1
+
+
+@on_loop
+async def test_a_producer_that_only_later_requests_need_is_held_on(loop):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "_WATCH_S", 0.001)
+        host = two_streams("12", "12")
+        assert len(host.held) == 1
+
+        await asyncio.sleep(0.02)
+        assert len(host.held) == 1
 
 
 @on_loop

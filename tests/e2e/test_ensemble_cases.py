@@ -68,6 +68,9 @@ def build(models: Repository) -> None:
     models.ensemble("conditional", ensemble_text(two, outputs=("Y1:FP32:-1", "Y2:FP32:-1"), more=conditional))
     models.ensemble("narrow", chain("sender", "slow", scheduling="max_inflight_requests: 1"))
     models.ensemble("again", chain("sender", "sender", scheduling="max_inflight_requests: 1"))
+    models.model("resender", SENDER, more=DECOUPLED)
+    models.ensemble("there", chain("sender", "resender", scheduling="max_inflight_requests: 1"))
+    models.ensemble("back", chain("resender", "sender", scheduling="max_inflight_requests: 1"))
     models.model("calls_circle", CALLER, more=calls("circle"))
     models.ensemble("circle", chain("a", "calls_circle"))
     models.model("calls_bls", CALLER, more=calls("of_bls"))
@@ -339,6 +342,18 @@ def test_max_inflight_requests_of_a_model_that_follows_itself(server):
         stream.ask("again", *range(20))
 
         assert sorted(stream.take()[0] for _ in range(20)) == [*range(20)]
+
+
+@pytest.mark.slow
+def test_ensembles_that_lead_through_the_same_producers_in_opposite_orders(server):
+    """Each holds the one instance that the other one waits for."""
+    with GrpcStream(server) as stream:
+        for _ in range(5):
+            stream.ask("there", *range(40))
+            stream.ask("back", *range(40))
+
+        answers = [stream.take()[0] for _ in range(400)]
+    assert sorted(answers) == sorted([*range(40)] * 10)
 
 
 # Steps under a condition

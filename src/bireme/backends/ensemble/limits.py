@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -25,6 +26,10 @@ _LONGEST_HOLD_S: Final = 300.0
 """After that a producer goes on in any case. Source: Triton ``ensemble_scheduler.cc``."""
 _WATCH_S: Final = 0.1
 """Between two looks whether steps wait for what is held."""
+
+
+_holding: Final = weakref.WeakKeyDictionary["Host", "weakref.WeakSet[StepLimits]"]()
+"""By server, the limits that hold something: they may do so for each other."""
 
 
 class StepLimits:
@@ -46,6 +51,10 @@ class StepLimits:
         """The decoupled steps that are held when their responses wait for something else."""
         self._watch: asyncio.TimerHandle | None = None
         """Looks for steps that wait for what is held, while something is."""
+        self._queued: set[InferenceRequest] = set()
+        """What the held producers have waited for at the last look, and waits itself, in a model's queue."""
+        self.stuck: set[InferenceRequest] = set()
+        """Those that had waited at the look before, too."""
 
     def enter(self, call: StepCall) -> bool:
         """Tell whether ``call`` may begin; else it waits, until `leave` returns it or `drop` drops it."""
@@ -112,17 +121,23 @@ class StepLimits:
             run.valve = self._host.loop.call_later(_LONGEST_HOLD_S, self._open_valve, run)
         if producers and self._watch is None:
             self._watch = self._host.loop.call_later(_WATCH_S, self._look_for_standstill)
+            _holding.setdefault(self._host, weakref.WeakSet()).add(self)
 
     def _look_for_standstill(self) -> None:
-        """Hold no producer any more whose model a later step turns out to call by itself (BLS), and waits for."""
+        """Hold no producer any more of whose model something is needed so that it could go on.
+
+        A later step may call it by itself (BLS), or need a model that is held by another ensemble, which needs this one.
+        """
         self._watch = None
         holding = [run for run in self._runs.values() if run.valve is not None]
+        queued = self._find_queued(holding)
+        self.stuck, self._queued = queued & self._queued, queued
         if not holding:
+            _holding[self._host].discard(self)
             return
-        calls = [call for run in self._runs.values() for request in run.open for call in calls_below(request)]
-        wanted = {call.owner for call in calls if call.execution is None}
-        for request in [request for run in holding for request in run.producers()] if wanted else ():
-            if wanted.isdisjoint({request.owner, *(call.owner for call in calls_below(request))} - {None}):
+        wanted = self._find_wanted() if self.stuck else set()
+        for request in self.find_held() if wanted else ():
+            if wanted.isdisjoint(_models_of(request)):
                 continue
             self._unshared.discard(request.context.step.index)
             for producers in self._producers:
@@ -130,6 +145,37 @@ class StepLimits:
         for run in holding:
             self._resume(run)
         self._watch = self._host.loop.call_later(_WATCH_S, self._look_for_standstill)
+
+    def find_held(self) -> list[InferenceRequest]:
+        """Return the producers that are held now."""
+        runs = [run for run in self._runs.values() if run.valve is not None]
+        return [request for run in runs for request in run.producers() if self.is_holding(run, request)]
+
+    def _find_queued(self, holding: Sequence[ActiveRun]) -> set[InferenceRequest]:
+        """Return which of the calls that have to end before the runs ``holding`` go on are in a model's queue."""
+        if not holding:
+            return set()
+        held = {request.context.step.index for request in self.find_held()}
+        later = {index for index, producers in enumerate(self._producers) if not held.isdisjoint(producers)}
+        runs = self._runs.values()
+        calls = [request for run in runs for request in run.open if request.context.step.index in later]
+        calls += [request for run in holding if run.is_blocked for request in run.open]
+        calls += [call for run in runs for request in run.open for call in calls_below(request)]
+        return {call for call in calls if call.execution is None and call.owner is not None}
+
+    def _find_wanted(self) -> set[object]:
+        """Return the models that have to come free before what is held here goes on, through other ensembles as well."""
+        wanted = {request.owner for request in self.stuck}
+        others = [each for each in _holding[self._host] if each is not self and each.stuck]
+        has_grown = True
+        while has_grown:
+            has_grown = False
+            for other in others[:]:
+                if any(not wanted.isdisjoint(_models_of(request)) for request in other.find_held()):
+                    wanted.update(request.owner for request in other.stuck)
+                    others.remove(other)
+                    has_grown = True
+        return wanted
 
     def _open_valve(self, run: ActiveRun) -> None:
         log.warning(
@@ -194,6 +240,11 @@ def calls_below(request: InferenceRequest) -> Iterator[InferenceRequest]:
         calls = tuple(execution.calls or ()) if execution is not None else ()
         yield from calls
         todo += calls
+
+
+def _models_of(request: InferenceRequest) -> set[object]:
+    """Return the models of which ``request`` keeps an instance."""
+    return {request.owner, *(call.owner for call in calls_below(request))} - {None}
 
 
 def _scopes_around(plan: EnsemblePlan, scope: int) -> set[int]:
