@@ -29,6 +29,24 @@ Execute = Callable[[dict[str, Array]], dict[str, Array]]
 OUTPUTS: Final = "outputs"
 """The parameter that names outputs, separated by commas."""
 
+NUMBERS: Final = frozenset(
+    {
+        "BOOL",
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "UINT64",
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+        "FP16",
+        "FP32",
+        "FP64",
+    }
+)
+"""The protocol's types of numbers, but for BF16, which numpy does not have."""
+
 log: Final = get_logger("bireme.backends")
 
 

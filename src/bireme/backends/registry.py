@@ -60,7 +60,6 @@ _BUILT_IN: Final = MappingProxyType(
 )
 
 _NOT_YET: Final = (
-    "pytorch",
     "tensorrt",
     "dali",
     "vllm",

@@ -135,6 +135,7 @@ class FilPredictor:
         elif self._gives_probabilities and self._forest.num_values == 1 and _wants_both(config):
             predict = self._both_probabilities
         ways = {OUTPUT: predict, SHAP: self._shap_values}
+        self._forest.expect(config.max_batch_size)
         kinds = output_dtypes(config)
         return make_execute(INPUT, {name: ways[name] for name in kinds}, kinds, self._forest.datatype)
 

@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
 from bireme.types import Array
-
-NUMBERS: Final = frozenset(
-    {
-        "BOOL",
-        "UINT8",
-        "UINT16",
-        "UINT32",
-        "UINT64",
-        "INT8",
-        "INT16",
-        "INT32",
-        "INT64",
-        "FP16",
-        "FP32",
-        "FP64",
-    }
-)
-"""Data types of inputs and outputs."""
 
 
 class Forest(Protocol):
@@ -41,6 +23,9 @@ class Forest(Protocol):
     """Above it, a value of a binary classifier means the second class."""
     datatype: str
     """What the library computes in: the data type that costs no conversion."""
+
+    def expect(self, max_rows: int) -> None:
+        """Get ready for runs of at most so many rows; 0: any number. Called once, before the first instance runs."""
 
     def predict(self, rows: Array) -> Array:
         """Return probabilities, or the predicted values: ``[n, num_values]``."""

@@ -11,7 +11,7 @@ from bireme.backends.model_file import explain_failure, find_model_file
 from bireme.backends.predictor import PredictorModel
 from bireme.backends.trees.forest import Forest
 from bireme.backends.trees.predictor import ForestPredictor
-from bireme.backends.trees.settings import ForestSettings, read_settings
+from bireme.backends.trees.settings import ForestSettings, is_worth_threads, read_settings
 from bireme.ipc.cpu_limit import cpu_limit
 from bireme.telemetry.log import get_logger
 from bireme.types import Array, InvalidArgument
@@ -85,7 +85,11 @@ class LightGbmForest:
                 f"{label}: parameter 'iterations' is '{num_iterations}', but the model file has {num_rounds} rounds"
             )
         self.num_trees = num_iterations * self.num_groups
-        self._options = {"num_iteration": num_iterations, "num_threads": settings.num_threads}
+        self._num_iterations = num_iterations
+        self._num_threads = settings.num_threads
+
+    def expect(self, max_rows: int) -> None:
+        """See `Forest`. Every run says anew how many threads it may have."""
 
     def predict(self, rows: Array) -> Array:
         """See `Forest`."""
@@ -105,7 +109,9 @@ class LightGbmForest:
 
     def _run(self, rows: Array, **kind: bool) -> Array:
         predict: Callable[..., Array] = self._booster.predict
-        return predict(rows, **kind, **self._options).reshape(len(rows), -1)
+        num_threads = self._num_threads if is_worth_threads(len(rows), self.num_trees) else 1
+        result = predict(rows, num_iteration=self._num_iterations, num_threads=num_threads, **kind)
+        return result.reshape(len(rows), -1)
 
 
 def read_objective(path: Path) -> str:

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from bireme.backends.predictor import Execute, adopt_datatypes, output_dtypes
+from bireme.backends.predictor import NUMBERS, Execute, adopt_datatypes, output_dtypes
 from bireme.backends.signature import Signature, TensorSpec
-from bireme.backends.trees.forest import NUMBERS, Forest
+from bireme.backends.trees.forest import Forest
 from bireme.config import ModelConfig
 from bireme.types import Array, datatypes
 
@@ -75,6 +75,7 @@ class ForestPredictor:
             "contributions": self._contributions,
             "label": self._labels,
         }
+        self._forest.expect(config.max_batch_size)
         kinds = output_dtypes(config)
         return make_execute(INPUT, {name: ways[name] for name in kinds}, kinds, self._forest.datatype)
 

@@ -23,7 +23,7 @@ from bireme.backends.model_file import explain_failure, find_model_file
 from bireme.backends.predictor import PredictorModel
 from bireme.backends.trees.forest import Forest
 from bireme.backends.trees.predictor import ForestPredictor
-from bireme.backends.trees.settings import BEST, ForestSettings, read_settings
+from bireme.backends.trees.settings import BEST, ForestSettings, is_worth_threads, read_settings
 from bireme.ipc.cpu_limit import cpu_limit
 from bireme.telemetry.log import get_logger
 from bireme.types import Array, BackendFailed, InvalidArgument
@@ -62,7 +62,7 @@ def open_forest(model: str, path: Path, settings: ForestSettings) -> Forest:
         booster = xgboost.Booster()
         # From memory, since XGBoost goes by the name of a file, and by its content only here.
         booster.load_model(bytearray(path.read_bytes()))
-        booster.set_param({"nthread": settings.num_threads, "device": "cpu", "verbosity": 1})
+        booster.set_param({"nthread": 1, "device": "cpu", "verbosity": 1})
         return XGBoostForest(label, booster, settings)
     except InvalidArgument:
         raise
@@ -86,6 +86,7 @@ class XGBoostForest:
         learner = json.loads(booster.save_config())["learner"]
         self._booster = booster
         self._missing = settings.missing
+        self._num_threads = settings.num_threads
         self._range = (0, _last_round(label, booster, settings.num_iterations))
         self._runs_in_place = learner["gradient_booster"]["name"] in _INPLACE_BOOSTERS
         self._lock = threading.Lock()
@@ -97,6 +98,11 @@ class XGBoostForest:
         self.num_groups = self.margins(rows).shape[1]
         self.num_classes = _num_classes(objective, self.num_groups)
         self.num_trees = self.leaves(rows).shape[1] if self._runs_in_place else 0
+
+    def expect(self, max_rows: int) -> None:
+        """See `Forest`. The number of threads belongs to the booster: it cannot follow each run's number of rows."""
+        if not max_rows or is_worth_threads(max_rows, self.num_trees):
+            self._booster.set_param({"nthread": self._num_threads})
 
     def predict(self, rows: Array) -> Array:
         """See `Forest`."""

@@ -1,0 +1,1 @@
+"""The sklearn backend: fitted estimators and pipelines of scikit-learn, or of any library with its interface."""
