@@ -194,17 +194,18 @@ def build(
     report: Callable[[str], object],
     *,
     size: str = "resnet50",
-    models: Path = MODELS,
+    models: Path | None = None,
     only: tuple[str, ...] = (),
     has_aoti: bool = False,
 ) -> int:
     """Make what is missing; tell ``report`` of every model made or left out. Returns how many were made.
 
-    ``only`` takes the names of models, or what stands behind the ``_`` of them.
+    ``models``: where to; None: the folder of that size in `MODELS`. ``only`` takes the names of models, or what stands behind the ``_`` of them.
 
     Raises:
         SystemExit: one could not be made; its framework's words are in the text.
     """
+    models = models or MODELS / size
     wanted = [
         model
         for model in (*NETWORKS, *(AOTI,) * has_aoti, *TABLES)
@@ -266,7 +267,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--size", choices=SIZES, default="resnet50")
-    parser.add_argument("--to", type=Path, default=MODELS, help="the model repository")
+    parser.add_argument("--to", type=Path, help="the model repository; default: models/SIZE beside this file")
     parser.add_argument("--only", default="", help="models, separated by commas")
     parser.add_argument("--aoti", action="store_true", help="compile the network ahead of time, too")
     parser.add_argument("--write", default="", help=argparse.SUPPRESS)
@@ -276,9 +277,10 @@ def main() -> None:
         return
     only = tuple(filter(None, args.only.split(",")))
     report = len if args.quiet else print
-    made = build(report, size=args.size, models=args.to.absolute(), only=only, has_aoti=args.aoti)
+    models = (args.to or MODELS / args.size).absolute()
+    made = build(report, size=args.size, models=models, only=only, has_aoti=args.aoti)
     if not made and not args.quiet:
-        print(f"everything is there: {args.to}")
+        print(f"everything is there: {models}")
 
 
 if __name__ == "__main__":

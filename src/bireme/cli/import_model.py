@@ -181,22 +181,21 @@ def _print(order: Order, imported: Imported) -> None:
 
 
 def _request(name: str, imported: Imported) -> str:
-    """Return a command that asks the served model: a whole request where that is short, else its metadata."""
+    """Return a command that asks the served model: the request that ran where that is short, else for its metadata."""
     from math import prod
 
-    from bireme.config.model_config import ModelInput
-    from bireme.types import datatypes
-
-    config = imported.config
-    leading = [1] if config.max_batch_size else []
-
-    def as_json(tensor: ModelInput) -> dict[str, object]:
-        shape = [*leading, *(2 if dim < 0 else dim for dim in tensor.dims)]
-        datatype = datatypes.from_config_name(tensor.data_type)
-        data = ["text" if datatype == "BYTES" else 0] * prod(shape)
-        return {"name": tensor.name, "datatype": datatype, "shape": shape, "data": data}
-
-    if sum(prod(max(dim, 2) for dim in tensor.dims) for tensor in config.input) > _MAX_SHOWN_ELEMENTS:
+    tensors = imported.proof.inputs if imported.proof is not None else ()
+    num_elements = sum(prod(tensor.shape) for tensor in tensors)
+    if not 0 < num_elements <= _MAX_SHOWN_ELEMENTS:
         return f"curl localhost:8000/v2/models/{name}"
-    body = json.dumps({"inputs": [as_json(tensor) for tensor in config.input]})
+    inputs = [
+        {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": tensor.shape,
+            "data": ["text" if tensor.datatype == "BYTES" else 0] * prod(tensor.shape),
+        }
+        for tensor in tensors
+    ]
+    body = json.dumps({"inputs": inputs})
     return f"curl localhost:8000/v2/models/{name}/infer -d {shlex.quote(body)}"

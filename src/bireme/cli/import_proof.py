@@ -31,9 +31,8 @@ _MAX_FULL_BATCH_S: Final = 10.0
 class Proof:
     """What ran, and how long it took."""
 
-    inputs: tuple[str, ...]
-    """With their shapes, batch included."""
-    outputs: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
     took_ms: float
     num_rows: int = 1
     """Rows of the batch that ran besides; 1: none did."""
@@ -68,8 +67,8 @@ def prove(
     server.infer(config.name, tensors)
     took_s = time.perf_counter() - start
     proof = Proof(
-        tuple(_shown(tensor) for tensor in tensors.values()),
-        tuple(_shown(result.tensor(name)) for name in result),
+        tuple(tensors.values()),
+        tuple(result.tensor(name) for name in result),
         took_s * 1e3,
     )
     if config.max_batch_size < 2:
@@ -104,7 +103,7 @@ def _first_that_runs(
         try:
             return tensors, server.infer(config.name, tensors)
         except BiremeError as error:
-            tried.append(" ".join(map(_shown, tensors.values())))
+            tried.append(" ".join(map(show, tensors.values())))
             last = error
     assert last is not None
     raise InvalidArgument(
@@ -126,7 +125,7 @@ def _samples(
     """Yield inputs to try: variable dimensions get one size after another, all at once."""
     inputs = [tensor for tensor in config.input if not tensor.optional or tensor.name in given]
     leading = (1,) if config.max_batch_size else ()
-    previous: list[tuple[int, ...]] = []
+    previous: list[tuple[int, ...]] | None = None
     for attempt in count():
         dims = [_sized(tensor, shapes.get(tensor.name), attempt) for tensor in inputs]
         if dims == previous:
@@ -175,5 +174,6 @@ def _repeated(tensor: Tensor, num_rows: int) -> Tensor:
     return Tensor.from_numpy(tensor.name, np.repeat(row, num_rows, axis=0), tensor.datatype)
 
 
-def _shown(tensor: Tensor) -> str:
+def show(tensor: Tensor) -> str:
+    """Return a tensor's name, type and shape."""
     return shown(tensor.name, tensor.datatype, tensor.shape)

@@ -177,6 +177,8 @@ def _settle(order: Order, file: ModelFile, staging: Path) -> tuple[Suggestion, P
     path = staging / order.name / CONFIG_FILE
     path.write_text(to_text(_first_config(order, file)), "utf-8")
     completed = _with_model(order, staging, lambda _server, config: config)
+    if not (completed.input and completed.output):
+        raise InvalidArgument(f"{file.format.title}: the config must list its inputs and outputs")
     suggestion = suggest(completed, file.format, order.source.name, order.max_batch_size)
     if _is_usual_name(suggestion.config, path.parent / order.version_name):
         suggestion = replace(suggestion, config=replace(suggestion.config, default_model_filename=""))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -124,20 +124,24 @@ def recognise(path: Path, backend: str = "") -> ModelFile:
     if not path.exists():
         raise InvalidArgument(f"'{path}' is not there")
     found = _in_folder(path) if path.is_dir() else _of_file(path)
-    if backend and found.format.backend != backend:
-        own = [form for form in FORMATS if form.backend == backend]
-        by_name = _BY_SUFFIX.get(path.suffix.lower())
-        if found.format is ONNX and backend == "openvino":
-            # OpenVINO reads ONNX files, too.
-            form = Format(ONNX.title, backend, ONNX.filename)
-        elif own and by_name not in own:
-            raise InvalidArgument(
-                f"'{path}' is a file of backend '{found.format.backend}' ({found.format.title}), not of '{backend}'"
-            )
-        else:
-            form = by_name or Format(f"file for backend '{backend}'", backend, path.name)
-        return ModelFile(found.path, form, found.companions, found.is_content)
-    return found
+    return _for_backend(found, backend) if backend and found.format.backend != backend else found
+
+
+def _for_backend(found: ModelFile, backend: str) -> ModelFile:
+    """Return ``found`` as a file of a backend that is not the one it looks like."""
+    own = [form for form in FORMATS if form.backend == backend]
+    by_name = _BY_SUFFIX.get(found.path.suffix.lower())
+    if found.format is ONNX and backend == "openvino":  # which reads it, too
+        form = Format(ONNX.title, backend, ONNX.filename)
+    elif by_name in own and by_name is not None:
+        form = by_name
+    elif own:
+        raise InvalidArgument(
+            f"'{found.path}' is a file of backend '{found.format.backend}' ({found.format.title}), not of '{backend}'"
+        )
+    else:
+        form = Format(f"file for backend '{backend}'", backend, found.path.name)
+    return replace(found, format=form)
 
 
 def _of_file(path: Path) -> ModelFile:
@@ -213,7 +217,7 @@ def _probe_archive(path: Path, start: bytes) -> Format | None:
     names = archive_names(path)
     if not names:
         raise InvalidArgument(f"'{path}' is a damaged zip archive: is it copied as a whole?")
-    inner = {name.partition("/")[2] for name in names}
+    inner = {name.partition("/")[2] or name for name in names}
     if "archive_format" in inner or "serialized_exported_program.json" in names:
         return PT2
     if any("data/aotinductor/" in name for name in names):
