@@ -44,6 +44,14 @@ _BUILT_IN: Final = MappingProxyType(
         ENSEMBLE_PLATFORM: _BuiltIn("bireme.backends.ensemble.backend", "EnsembleBackend", "numpy"),
         "onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime"),
         "openvino": _BuiltIn("bireme.backends.openvino.backend", "OpenVinoBackend", "openvino"),
+        "pytorch": _BuiltIn(
+            "bireme.backends.pytorch",
+            "PyTorchBackend",
+            "torch",
+            gpus=GpuBuild(
+                "torch", "lib/*torch_cuda*", "a build for CUDA, from https://download.pytorch.org/whl/"
+            ),
+        ),
         "python": _BuiltIn("bireme.backends.python.backend", "PythonBackend", "msgspec", gpus=GpuBuild()),
         "tensorflow": _BuiltIn(
             "bireme.backends.tensorflow.backend",

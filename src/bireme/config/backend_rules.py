@@ -41,6 +41,7 @@ RULES: Final = (
     BackendRule("pytorch", "pytorch_libtorch", "model.pt"),
     BackendRule("pytorch", "torch_aoti", "model.pt2"),
     BackendRule("python", "", "model.py", may_be_directory=True),
+    BackendRule("pytorch", "pytorch_libtorch", "model.py"),
     BackendRule("sklearn", "", "model.joblib"),
     BackendRule("sklearn", "", "model.pkl"),
     BackendRule("sklearn", "", "model.skops"),
@@ -101,8 +102,11 @@ def canonical_platform(platform: str) -> str:
 
 
 def _rule_of_backend(config: ModelConfig, version_dir: Path | None) -> BackendRule | None:
-    """Return the rule of a named backend: by platform, else by file name, else by file, else its first."""
+    """Return the rule of a named backend: by runtime, by platform, by file name, by file, or its first."""
     rules = [rule for rule in RULES if rule.backend == config.backend]
+    for rule in rules:
+        if rule.filename == config.runtime:
+            return rule
     platform = canonical_platform(config.platform)
     if platform:
         rules = [rule for rule in rules if rule.platform == platform] or rules
