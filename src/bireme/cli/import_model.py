@@ -166,9 +166,8 @@ def _print(order: Order, imported: Imported) -> None:
     click.echo(f"  batches {rows}")
     if imported.proof is not None:
         proof = imported.proof
-        click.echo(
-            f"  ran     {', '.join(proof.inputs)} → {', '.join(proof.outputs)} in {proof.took_ms:.1f} ms"
-        )
+        took, gave = (", ".join(map(show, tensors)) for tensors in (proof.inputs, proof.outputs))
+        click.echo(f"  ran     {took} → {gave} in {proof.took_ms:.1f} ms")
         if proof.num_rows > 1:
             click.echo(
                 f"          {proof.num_rows} rows in {proof.batch_took_ms:.1f} ms: {proof.batch_gain:.1f} × the rows a second"
