@@ -370,6 +370,8 @@ class FakeServer:
     def model_statistics(self, name=None, version=-1):
         return {"statistics of": name, "version": version}
 
+    has_remote_repositories = False
+
     def repository_index(self, ready=False):
         return [{"name": "m", "ready": ready}]
 

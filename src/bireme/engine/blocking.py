@@ -97,7 +97,7 @@ class BlockingServer:
 
     def repository_index(self, *, ready: bool = False) -> list[dict[str, str]]:
         """As `Server.repository_index`."""
-        return self._call(lambda: self._server.repository_index(ready=ready))
+        return self._await(self._server.fetch_index(ready=ready))
 
     def expose_metrics(self) -> bytes:
         """Return the Prometheus page."""

@@ -50,6 +50,13 @@ class NotInRepository(Internal):
         super().__init__(f"failed to load '{name}', failed to poll from model repository: {why}")
 
 
+class NotSettled(Unavailable):
+    """The model's files are others than the look that a load comes from has seen: somebody writes them."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the files of model '{name}' are changing: it is loaded when they have settled")
+
+
 @dataclass(frozen=True, slots=True)
 class LoadOverride:
     """What a load call brings along instead of the repository's files."""
@@ -101,11 +108,13 @@ def plan_load(
     ready: Iterable[int] = (),
     retry: bool = False,
     agents: AgentRegistry | None = None,
+    expected: Fingerprint | None = None,
 ) -> LoadPlan | None:
     """Return what loading ``name`` means now, None if nothing has changed since ``loaded`` was.
 
     ``ready`` are the versions of ``loaded`` that serve; ``retry`` says that the last load failed, so that unchanged
     files are no reason to do nothing. ``agents`` are those that a config may name, if any beside the built-in ones.
+    ``expected`` is what the files have to look like, for as long as the config is read; None: as they like.
 
     A version is kept when it serves, none of its files nor any file outside the version directories has changed, and
     the config says the same apart from the version policy. (Triton also changes instance groups in place; here that
@@ -114,10 +123,11 @@ def plan_load(
 
     Raises:
         NotInRepository: the model is in no repository, in several, or its directory cannot be read.
+        NotSettled: the files are others than was expected, or have become so meanwhile.
         InvalidArgument: the config or the override is wrong.
         Unsupported: the config asks for something that this server does not do.
     """
-    look = _Look(catalogue.listed(), rules, loaded, frozenset(ready), agents or AgentRegistry())
+    look = _Look(catalogue.listed(), rules, loaded, frozenset(ready), agents or AgentRegistry(), expected)
     for num_tries in range(1, _TRIES + 1):
         try:
             return _plan_once(name, override, look, retry=retry)
@@ -139,11 +149,30 @@ class _Look:
     loaded: LoadSource | None
     ready: frozenset[int]
     agents: AgentRegistry
+    expected: Fingerprint | None
+
+    def check(self, name: str, fingerprint: Fingerprint | None) -> None:
+        """Raise `NotSettled` if the model does not look as expected."""
+        if self.expected is not None and fingerprint is not None and fingerprint != self.expected:
+            raise NotSettled(name)
+
+    def check_again(self, name: str) -> None:
+        """Raise `NotSettled` if one of the files that the config comes from has changed since `check`.
+
+        New ones, and versions, are let be: a model that completes its config may write what it likes.
+        """
+        if self.expected is None:
+            return
+        now = _take_fingerprint(name, self.catalogue)
+        before = self.expected.files
+        if any(now.files.get(path) != before[path] for path in before if version_of_path(path) is None):
+            raise NotSettled(name)
 
 
 def _plan_once(name: str, override: LoadOverride, look: _Look, *, retry: bool) -> LoadPlan | None:
     rules, loaded = look.rules, look.loaded
     directory, fingerprint = _locate(name, override, look.catalogue)
+    look.check(name, fingerprint)
     if fingerprint is not None and loaded is not None and loaded.fingerprint == fingerprint and not retry:
         directory.close()
         return None
@@ -154,7 +183,9 @@ def _plan_once(name: str, override: LoadOverride, look: _Look, *, retry: bool) -
             directory.complete()  # which files they look at is theirs to say
             source, parsed = _let_agents_work(name, source, parsed, look.agents, rules, override)
         try:
-            return _plan(name, source, parsed, look)
+            plan = _plan(name, source, parsed, look)
+            look.check_again(name)
+            return plan
         except BaseException:
             if source.agents is not None:
                 source.agents.end()
@@ -239,10 +270,17 @@ def _locate(
         # The fingerprint comes first: a file that changes while the model loads then counts as changed afterwards.
         fingerprint = None if override else storage.fingerprint(name_of(name))
         return storage.check_out(name_of(name)), fingerprint
-    except NotFound as error:
+    except (NotFound, Unavailable) as error:
         raise NotInRepository(name, error.message) from None
     except OSError as error:
         raise NotInRepository(name, f"its directory cannot be read: {error}") from error
+
+
+def _take_fingerprint(name: str, catalogue: Catalogue) -> Fingerprint:
+    try:
+        return catalogue.find(name).fingerprint(name_of(name))
+    except (NotFound, OSError) as error:
+        raise NotSettled(name) from error
 
 
 def features_without_effect(config: ModelConfig) -> list[str]:

@@ -10,6 +10,7 @@ sequence that goes on, is being loaded, or belongs to an ensemble that is loaded
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import Counter
@@ -53,6 +54,7 @@ _STOPPING: Final = "Server is stopping"
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _SWEEP_S: Final = 1.0
+_SWEEPS_A_LISTING: Final = 15
 _GONE_S: Final = 30.0
 """How long a load waits for the memory of what it takes the place of."""
 _MOST_TRIES: Final = 3
@@ -331,7 +333,7 @@ class OnDemand:
         Raises:
             Unavailable: its last load failed, and the next request would not try again.
         """
-        if not self.wants(name) or name not in self._lifecycle.catalogue.list_names():
+        if not self.wants(name) or not self._lifecycle.catalogue.knows(name):
             return False
         failure = self._failures.get(name)
         if failure is not None and failure.retry_ns > self._now_ns():
@@ -339,10 +341,16 @@ class OnDemand:
         return True
 
     def is_decoupled(self, name: str) -> bool:
-        """Whether a model that is not loaded says in its config file that it is decoupled. A short blocking call."""
+        """Whether a model that is not loaded says in its config file that it is decoupled. A short blocking call.
+
+        Of models in an object store nobody can say, before they are loaded.
+        """
+        catalogue = self._lifecycle.catalogue
+        if catalogue.has_remote:
+            return False
         try:
-            storage = self._lifecycle.catalogue.find(name)
-            config = parse_config(name, storage.check_out(name).path, self._lifecycle.rules).config
+            directory = catalogue.find(name).check_out(name)
+            config = parse_config(name, directory.path, self._lifecycle.rules).config
         except BiremeError:
             return False
         policy = config.model_transaction_policy
@@ -368,10 +376,13 @@ class OnDemand:
         self._deadlines.close()
 
     async def _sweep(self) -> None:
-        while True:
+        catalogue = self._lifecycle.catalogue
+        for num_sweeps in itertools.count(1):
             await asyncio.sleep(_SWEEP_S)
             try:
                 await self.sweep()
+                if catalogue.has_remote and num_sweeps % _SWEEPS_A_LISTING == 0:
+                    await asyncio.to_thread(catalogue.list_names)  # for `Catalogue.knows`
             except Exception:  # one bad look must not be the last one
                 log.exception("failed to look for models to unload")
 

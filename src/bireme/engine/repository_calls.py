@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from bireme.types import Unavailable, Unsupported
 
 if TYPE_CHECKING:
     from bireme.engine.lifecycle import Lifecycle
-    from bireme.repository import Catalogue
+    from bireme.repository import Catalogue, Storage
 
 
 _NOT_LOADED: Final = MappingProxyType({"state": "UNAVAILABLE", "reason": NOT_LOADED})
@@ -37,14 +38,29 @@ class RepositoryCalls(ABC):
     def repository_index(self, ready: bool = False) -> list[dict[str, str]]:  # noqa: FBT001, FBT002 - as in the C API
         """Return every model in the repositories and every model with a state; with ``ready`` only what serves.
 
-        Lists each repository's directory: a short blocking call.
+        Lists each repository's directory: a short blocking call, unless a repository is in an object store
+        (`fetch_index`).
 
         Raises:
             Unavailable: the server is starting or stopping.
         """
         self._require_ready()
-        lifecycle = self._running()
-        index = lifecycle.table.index({} if ready else lifecycle.catalogue.list_names(), ready=ready)
+        return self._index({} if ready else self._running().catalogue.list_names(), ready=ready)
+
+    async def fetch_index(self, *, ready: bool = False) -> list[dict[str, str]]:
+        """As `repository_index`; others are served while object stores are listed."""
+        self._require_ready()
+        catalogue = self._running().catalogue
+        return self._index({} if ready else await asyncio.to_thread(catalogue.list_names), ready=ready)
+
+    @property
+    def has_remote_repositories(self) -> bool:
+        """Whether a repository is in an object store, so that its index is better fetched. Raises as `repository_index`."""
+        self._require_ready()
+        return self._running().catalogue.has_remote
+
+    def _index(self, names: Mapping[str, list[Storage]], *, ready: bool) -> list[dict[str, str]]:
+        index = self._running().table.index(names, ready=ready)
         if self.options.model_control_mode != ModelControlMode.ONDEMAND:
             return index
         return [entry if "state" in entry else {**entry, **_NOT_LOADED} for entry in index]

@@ -24,7 +24,7 @@ from bireme.repository.layout import (
 from bireme.repository.model_key import make_key, name_of, namespace_of
 from bireme.repository.object_store.location import is_remote
 from bireme.repository.storage import DEFAULT_CACHE, Storage, StoreCacheOptions, identify, open_storage
-from bireme.types import AlreadyExists, InvalidArgument, NotFound
+from bireme.types import AlreadyExists, InvalidArgument, NotFound, Unavailable
 
 log = logging.getLogger("bireme.repository")
 
@@ -60,6 +60,8 @@ class Catalogue:
         self._warned: set[object] = set()
         self._faults: dict[str, str] = {}
         """Why a repository could not be read the last time, by its location."""
+        self._last_names: dict[str, list[str]] = {}
+        """What a repository held the last time, by its location."""
 
     @classmethod
     def open(
@@ -91,7 +93,8 @@ class Catalogue:
             has_namespaces=self.has_namespaces,
             cache=self._cache,
         )
-        view._warned, view._faults = self._warned, self._faults  # said once, whoever says it
+        # What was said once is not said again, whoever says it.
+        view._warned, view._faults, view._last_names = self._warned, self._faults, self._last_names
         return view
 
     @property
@@ -165,6 +168,7 @@ class Catalogue:
 
         Raises:
             NotFound: none does, or several do; says which.
+            Unavailable: none does that could be read, and one could not.
         """
         namespace = namespace_of(name) if self.has_namespaces else ""
         searched = [each for each in self.storages if not self.has_namespaces or each.location == namespace]
@@ -174,14 +178,18 @@ class Catalogue:
         where = ", ".join(f"'{storage.location}'" for storage in storages or self.storages)
         if storages:
             raise NotFound(f"model '{name}' is not unique across all model repositories: it is in {where}")
-        faults = "".join(
-            f"; '{storage.location}' cannot be read: {self._faults[storage.location]}"
-            for storage in searched
-            if storage.location in self._faults
-        )
-        raise NotFound(
-            f"model '{name}' not found in any model repository (searched {where or 'none'}{faults})"
-        )
+        for storage in searched:
+            if fault := self._faults.get(storage.location):
+                raise Unavailable(f"model '{name}' cannot be looked for in '{storage.location}': {fault}")
+        raise NotFound(f"model '{name}' not found in any model repository (searched {where or 'none'})")
+
+    def knows(self, name: str) -> bool:
+        """Whether a repository has the model with key ``name``: a remote one as it was last listed, so never a long call."""
+        found: set[str] = set()
+        for storage in self.storages:
+            names = self._last_names.get(storage.location, []) if storage.is_remote else storage.list_names()
+            found.update(make_key(storage.location, each) if self.has_namespaces else each for each in names)
+        return name in found
 
     def take_snapshot(self) -> Snapshot:
         """Look at every file of every model."""
@@ -225,6 +233,7 @@ class Catalogue:
                 self._note_fault(storage, str(error))
                 continue
             self._note_fault(storage, "")
+            self._last_names[storage.location] = names
             for name in names:
                 if is_model_candidate(name):
                     key = make_key(storage.location, name) if self.has_namespaces else name

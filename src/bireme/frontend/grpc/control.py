@@ -36,7 +36,16 @@ _KINDS = {"bool_param": "boolean", "uint32_param": "uint32", "string_param": "st
 def repository_index(api: GrpcApi, request: Any) -> Any:
     """``RepositoryIndex``; unlike over HTTP, the repository's name must be empty."""
     _refuse_repository(request)
-    index = api.server.repository_index(request.ready)
+    if api.server.has_remote_repositories:
+        return _fetch_index(api, request)
+    return _index_response(api.server.repository_index(request.ready))
+
+
+async def _fetch_index(api: GrpcApi, request: Any) -> Any:
+    return _index_response(await api.server.fetch_index(ready=request.ready))
+
+
+def _index_response(index: list[dict[str, str]]) -> Any:
     for entry in index:
         entry.pop("namespace", None)  # the message has no field for it
     return message_class("inference.RepositoryIndexResponse")(models=index)

@@ -29,7 +29,10 @@ _IN_THREAD_SIZE = 256 << 10
 def repository_index(call: Call) -> None:
     """``POST /v2/repository[/{R}]/index``; the repository's name is taken and ignored."""
     ready = decode_index_request(call.exchange.body, call.api.limits)
-    call.reply_json(call.server.repository_index(ready))
+    if call.server.has_remote_repositories:
+        call.api.spawn(call.exchange, _fetch_index(call, ready=ready))
+    else:
+        call.reply_json(call.server.repository_index(ready))
 
 
 def load(call: Call) -> None:
@@ -59,6 +62,10 @@ def trace_settings(call: Call) -> None:
         tracing.update(model, read_changes(decode_trace_request(call.exchange.body, call.api.limits)))
     told = tracing.describe(model)
     call.reply_json({key: texts if key == "trace_level" else ",".join(texts) for key, texts in told.items()})
+
+
+async def _fetch_index(call: Call, *, ready: bool) -> None:
+    call.reply_json(await call.server.fetch_index(ready=ready))
 
 
 async def _load(call: Call) -> None:
