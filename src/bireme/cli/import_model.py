@@ -145,6 +145,7 @@ def _default_name(file: Path) -> str:
 
 
 def _print(order: Order, imported: Imported) -> None:
+    from bireme.cli.import_proof import show
     from bireme.types import datatypes
 
     config = imported.config
