@@ -34,6 +34,7 @@ from bireme.ipc.gpus import num_gpus
 from bireme.repository import (
     Catalogue,
     ConfigRules,
+    ModelDirectory,
     find_backend,
     misnamed_config,
     name_of,
@@ -69,13 +70,19 @@ class ModelReport:
         if fault not in self.faults:
             self.faults.append(fault)
 
+    def call_by_origin(self, directory: ModelDirectory) -> None:
+        """Name files as the repository calls them, and not by the copy that was looked at."""
+        self.location = directory.origin
+        self.faults = list(map(directory.call_by_origin, self.faults))
+        self.notes = list(map(directory.call_by_origin, self.notes))
+
 
 def check_repositories(options: ServerOptions, *, opens_models: bool = True) -> Iterator[ModelReport]:
     """Yield a report on each model of the repositories, by name, ensembles last; without ``opens_models`` only files are read.
 
     Raises:
-        InvalidArgument: a repository is no directory.
-        Unsupported: a repository is an object store.
+        InvalidArgument: a repository is no directory, or cannot be listed.
+        Unsupported: the library for object stores is not installed.
     """
     catalogue = Catalogue.open(
         options.model_repository, has_namespaces=options.model_namespacing, cache=options.store_cache
@@ -90,9 +97,15 @@ def check_repositories(options: ServerOptions, *, opens_models: bool = True) -> 
                 faults=[f"model '{name}' is in {where}: a name must be unique over all repositories"],
             )
             continue
-        with closing(storages[0].check_out(name_of(name))) as directory:
-            check = _ModelCheck(name, directory.path, catalogue, options, opens_models=opens_models)
+        try:
+            directory = storages[0].check_out(name_of(name))
+        except OSError as error:
+            yield ModelReport(name, storages[0].location, faults=[f"cannot be read: {error}"])
+            continue
+        with closing(directory):
+            check = _ModelCheck(name, directory, catalogue, options, opens_models=opens_models)
             report = check.run()
+            report.call_by_origin(directory)
         checks[name] = check
         if not check.is_ensemble:
             yield report
@@ -106,16 +119,23 @@ class _ModelCheck:
     """The look at one model; the report fills up on the way."""
 
     def __init__(
-        self, key: str, model_dir: Path, catalogue: Catalogue, options: ServerOptions, *, opens_models: bool
+        self,
+        key: str,
+        directory: ModelDirectory,
+        catalogue: Catalogue,
+        options: ServerOptions,
+        *,
+        opens_models: bool,
     ) -> None:
         self._key = key
         self._name = name_of(key)
-        self._dir = model_dir
+        self._files = directory
+        self._dir = directory.path
         self._catalogue = catalogue
         self._options = options
         self._opens_models = opens_models
         self._auto_complete = not options.disable_auto_complete_config
-        self._report = self.report = ModelReport(self._name, str(model_dir))
+        self._report = self.report = ModelReport(self._name, str(self._dir))
         self._agents: AgentChain | None = None
         self._config: ModelConfig | None = None
         self._finals: dict[int, ModelConfig] = {}
@@ -154,6 +174,11 @@ class _ModelCheck:
         self._report.backend = ENSEMBLE_PLATFORM if self.is_ensemble else config.backend
         self._report.versions = tuple(select_versions(config.version_policy, available))
         self._report.notes.extend(features_without_effect(config))
+        try:
+            self._files.complete(self._report.versions)
+        except OSError as error:
+            self._report.add(f"cannot fetch its files: {error}")
+            return self._report
         self._check_labels(config)
         self._check_plan(config, available)
         for version in self._report.versions if not self.is_ensemble else ():

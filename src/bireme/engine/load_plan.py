@@ -33,7 +33,7 @@ from bireme.repository import (
     write_override,
 )
 from bireme.repository.agents import AgentChain, AgentRegistry
-from bireme.types import Internal, InvalidArgument, NotFound, Unavailable
+from bireme.types import BiremeError, Internal, InvalidArgument, NotFound, Unavailable
 
 log = logging.getLogger("bireme.engine")
 
@@ -190,7 +190,9 @@ def _plan_once(name: str, override: LoadOverride, look: _Look, *, retry: bool) -
             if source.agents is not None:
                 source.agents.end()
             raise
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, BiremeError):
+            error.args = (directory.call_by_origin(error.message),)
         directory.close()
         raise
 

@@ -63,6 +63,7 @@ class VersionLoader:
         except BiremeError as error:
             # The frames of its traceback hold what was loaded so far.
             error.__cause__ = error.__context__ = None
+            error.args = (plan.source.directory.call_by_origin(error.message),)
             return error.with_traceback(None)
         except BaseException as error:  # a model's own code may even call exit()
             log.exception("failed to load '%s' version %d", plan.name, version)

@@ -65,6 +65,10 @@ class ModelDirectory:
         if self._fetch is not None:
             self._fetch(None if versions is None else frozenset(versions))
 
+    def call_by_origin(self, text: str) -> str:
+        """Return a message with the names that the repository has for its files, instead of those of a copy."""
+        return text.replace(str(self.path), self.origin)
+
     def close(self) -> None:
         """Remove a temporary directory now; nothing happens to a repository's own."""
         if self._remove is not None:
