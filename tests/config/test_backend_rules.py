@@ -30,6 +30,7 @@ FILES = [
     ("model.pt", "pytorch", "pytorch_libtorch"),
     ("model.pt2", "pytorch", "torch_aoti"),
     ("model.py", "python", ""),
+    ("model.jax", "jax", ""),
     ("model.joblib", "sklearn", ""),
     ("model.pkl", "sklearn", ""),
     ("model.skops", "sklearn", ""),

@@ -63,6 +63,9 @@ class Predictor(Protocol):
             InvalidArgument: what the config asks for goes with no file.
         """
 
+    def can_batch(self) -> bool:
+        """Whether a dynamic first dimension of all its tensors is a batch dimension."""
+
     def default_outputs(self) -> tuple[str, ...]:
         """Return the outputs of a model whose config names none."""
 
@@ -101,7 +104,8 @@ class PredictorModel:
         signature = self._open_predictor.describe(config)
         if not config.output:
             signature = replace(signature, outputs=self._chosen_outputs(config, signature))
-        self._config = complete(config, signature, self._default_max_batch_size)
+        default_max_batch_size = self._default_max_batch_size if self._open_predictor.can_batch() else 0
+        self._config = complete(config, signature, default_max_batch_size)
         if self._config.max_batch_size != config.max_batch_size:
             log.info(
                 "model '%s': max_batch_size is set to %d, since the model file batches and the config gives none",

@@ -61,6 +61,7 @@ _BUILT_IN: Final = MappingProxyType(
             runs_isolated=True,
         ),
         "sklearn": _BuiltIn("bireme.backends.sklearn.backend", "SklearnBackend", "sklearn", "scikit-learn"),
+        "jax": _BuiltIn("bireme.backends.jax.backend", "JaxBackend", "jax"),
         "xgboost": _BuiltIn("bireme.backends.trees.xgboost", "XGBoostBackend", "xgboost"),
         "lightgbm": _BuiltIn("bireme.backends.trees.lightgbm", "LightGbmBackend", "lightgbm"),
         "fil": _BuiltIn("bireme.backends.trees.fil", "FilBackend", "numpy"),

@@ -42,6 +42,7 @@ RULES: Final = (
     BackendRule("pytorch", "torch_aoti", "model.pt2"),
     BackendRule("python", "", "model.py", may_be_directory=True),
     BackendRule("pytorch", "pytorch_libtorch", "model.py"),
+    BackendRule("jax", "", "model.jax"),
     BackendRule("sklearn", "", "model.joblib"),
     BackendRule("sklearn", "", "model.pkl"),
     BackendRule("sklearn", "", "model.skops"),

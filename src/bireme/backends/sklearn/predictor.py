@@ -58,6 +58,10 @@ class SklearnPredictor:
         inputs = adopt_datatypes(config, signature, _WITH_TEXTS).inputs
         return Signature(inputs, adopted.outputs)
 
+    def can_batch(self) -> bool:
+        """See `bireme.backends.predictor.Predictor`."""
+        return True
+
     def default_outputs(self) -> tuple[str, ...]:
         """Return what an estimator is for: classes and probabilities, predictions, or what it transforms to."""
         if "predict" in self._outputs:

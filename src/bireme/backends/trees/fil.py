@@ -123,6 +123,10 @@ class FilPredictor:
         ]
         return Signature({INPUT: tensors[0]}, {output.name: output for output in tensors[1:]})
 
+    def can_batch(self) -> bool:
+        """See `bireme.backends.predictor.Predictor`."""
+        return True
+
     def default_outputs(self) -> tuple[str, ...]:
         """Return the main output; SHAP values are for those who list them."""
         return (OUTPUT,)

@@ -62,6 +62,10 @@ class ForestPredictor:
         signature = Signature({INPUT: rows}, {output.name: output for output in outputs})
         return adopt_datatypes(config, signature, NUMBERS)
 
+    def can_batch(self) -> bool:
+        """See `bireme.backends.predictor.Predictor`."""
+        return True
+
     def default_outputs(self) -> tuple[str, ...]:
         """Return what the library's own predict gives."""
         return ("predict",)
