@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bireme.engine import model_control
+from bireme.engine import lifecycle, load_plan, model_control
 from bireme.engine.lifecycle import Lifecycle
 from bireme.engine.model_control import ModelControl
 from bireme.engine.model_host import ModelHost
@@ -25,21 +25,21 @@ async def controlled(*roots, backend=None, **settings):
     backend = backend or LoadingBackend()
     options = ServerOptions(**settings)
     metrics = ServerMetrics()
-    lifecycle = Lifecycle(
+    its = Lifecycle(
         Catalogue.open(map(str, roots)),
         options,
         backends={"fake": backend},
         metrics=metrics,
         host=ModelHost(asyncio.get_running_loop(), arena=Arena(1), metrics=metrics, allows_loads=True),
     )
-    control = ModelControl(lifecycle, options)
+    control = ModelControl(its, options)
     try:
-        yield control, lifecycle.table, backend
+        yield control, its.table, backend
     finally:
         backend.load_gate.set()
         await control.stop_polling()
         await control.wait_for_actions()
-        assert await lifecycle.close(10)
+        assert await its.close(10)
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +151,44 @@ def test_a_half_copied_model_is_never_loaded(tmp_path):
             await poll(control)
             assert set(table.latest) == {"m"}
             assert backend.loads_of("m") == [1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("moment", ["before the load looks", "while the load reads"])
+def test_a_config_that_is_being_written_in_place_is_never_loaded_by_half(tmp_path, monkeypatch, moment):
+    """A config that is cut off reads well, and means something else. Between the second look and the load it's anybody's guess."""
+
+    async def main():
+        config = add_fake_model(tmp_path, "m", extra="max_batch_size: 2") / "config.pbtxt"
+        whole = config.read_text().replace("max_batch_size: 2", "max_batch_size: 4")
+        half = whole.removesuffix("max_batch_size: 4")
+        begin = load_plan.plan_load if moment.startswith("before") else load_plan.parse_config
+        name = begin.__name__
+
+        def write_half(*args, **settings):
+            if args[0] == "m" and config.stat().st_size > len(half):
+                config.write_text(half)
+            return begin(*args, **settings)
+
+        async with controlled(tmp_path, model_control_mode="poll") as (control, table, backend):
+            await control.load_initial()
+            first = table.latest["m"]
+            config.write_text(whole)
+            await poll(control)
+            with monkeypatch.context() as patch:
+                patch.setattr(lifecycle if moment.startswith("before") else load_plan, name, write_half)
+                await poll(control)
+            assert table.latest["m"] is first
+            assert backend.loads_of("m") == [1]
+            assert [entry["state"] for entry in table.index({})] == ["READY"]
+            assert not next(iter(table.index({}))).get("reason")
+
+            config.write_text(whole)
+            await poll(control, 2)
+            assert table.latest["m"].max_batch_size == 4
+            await poll(control, 3)
+            assert len(backend.loads_of("m")) <= 3  # a retry may come, and changes nothing
 
     asyncio.run(main())
 

@@ -25,7 +25,7 @@ from bireme.backends.interface import Backend
 from bireme.engine.dependencies import DependencyGraph
 from bireme.engine.limited_pool import Resources
 from bireme.engine.live_models import TICK_S, LiveModels
-from bireme.engine.load_plan import LoadOverride, LoadPlan, NotInRepository, plan_load
+from bireme.engine.load_plan import LoadOverride, LoadPlan, NotInRepository, NotSettled, plan_load
 from bireme.engine.load_round import LoadRound
 from bireme.engine.loading import PreparedModel
 from bireme.engine.member_labels import MemberLabels
@@ -117,13 +117,13 @@ class Lifecycle:
             raise error
 
     async def load_all(
-        self, names: Iterable[str], catalogue: Catalogue | None = None
+        self, names: Iterable[str], together: LoadRound | None = None
     ) -> dict[str, BiremeError]:
         """Load several models, given by their keys, in parallel and return those that failed, each with its reason.
 
-        ``catalogue`` is the look at the repositories that the names come from (`Catalogue.listed`), if there was one.
+        ``together`` has the look at the repositories that the names come from, if there was one.
         """
-        together = LoadRound(catalogue or self.catalogue.listed())
+        together = together or LoadRound(self.catalogue.listed())
         return await self._load_together(dict.fromkeys(names, NO_OVERRIDE), together)
 
     async def _load_together(
@@ -162,7 +162,7 @@ class Lifecycle:
                 if self._is_closing:
                     raise Unavailable(f"failed to load '{name}': the server is stopping")
                 record.is_explicit |= is_explicit
-                plan = await self._plan(record, override, together.catalogue)
+                plan = await self._plan(record, override, together)
                 if plan is None or not plan.to_load:
                     self._transitions.finish_load(record, plan, record.members, {})
                     return
@@ -221,16 +221,19 @@ class Lifecycle:
                 self.table.records.pop(name, None)
 
     async def _plan(
-        self, record: ModelRecord, override: LoadOverride, catalogue: Catalogue
+        self, record: ModelRecord, override: LoadOverride, together: LoadRound
     ) -> LoadPlan | None:
         """Read the directory and the config; why that failed, if it did, is remembered.
 
         An unknown name is only answered: it becomes no model by being asked for.
         """
         ready = frozenset(record.ready_versions)
-        outcome = await self._in_pool(self._plan_blocking, record, override, catalogue, ready)
+        outcome = await self._in_pool(self._plan_blocking, record, override, together, ready)
         if not isinstance(outcome, BiremeError):
             return outcome
+        if isinstance(outcome, NotSettled):
+            log.info("%s", outcome.message)
+            raise outcome
         if isinstance(outcome, NotInRepository):
             log.error("%s", outcome.message)
             raise outcome
@@ -238,23 +241,24 @@ class Lifecycle:
         raise InvalidArgument(f"load failed for model '{record.name}': {outcome.message}\n") from outcome
 
     def _plan_blocking(
-        self, record: ModelRecord, override: LoadOverride, catalogue: Catalogue, ready: frozenset[int]
+        self, record: ModelRecord, override: LoadOverride, together: LoadRound, ready: frozenset[int]
     ) -> LoadPlan | BiremeError | None:
         name = record.name
         try:
             return plan_load(
                 name,
                 override,
-                catalogue=catalogue,
+                catalogue=together.catalogue,
                 rules=self.rules,
                 loaded=record.source,
                 ready=ready,
                 retry=record.has_failed,
                 agents=self._agents,
+                expected=together.expected.get(name),
             )
         except NotInRepository as error:
             # A name that is there twice is no hint at itself.
-            others = [other for other in catalogue.list_names() if other != name]
+            others = [other for other in together.catalogue.list_names() if other != name]
             return NotInRepository(name, error.why + suggest(name, others))
         except BiremeError as error:
             return error

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bireme.repository import Catalogue
+from bireme.repository import Catalogue, Fingerprint
 
 
 @dataclass(slots=True, eq=False)
@@ -14,6 +15,8 @@ class LoadRound:
 
     catalogue: Catalogue
     """As one look has seen it, as far as looks are dear."""
+    expected: Mapping[str, Fingerprint] = field(default_factory=dict)
+    """What the files of a model look like, if they must not have changed since that look."""
     loads: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
     """Models whose load has not ended."""

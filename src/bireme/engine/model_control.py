@@ -18,6 +18,8 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from bireme.engine.lifecycle import Lifecycle
+from bireme.engine.load_plan import NotSettled
+from bireme.engine.load_round import LoadRound
 from bireme.engine.on_demand import OnDemand
 from bireme.engine.on_demand_metrics import OnDemandMetrics
 from bireme.engine.options import ModelControlMode, ServerOptions
@@ -41,7 +43,7 @@ class ModelControl:
         self._period_s = options.repository_poll_secs
         self._tracker = PollTracker()
         self._polling: asyncio.Task[None] | None = None
-        self._actions: set[asyncio.Task[None]] = set()
+        self._actions: set[asyncio.Task[Any]] = set()
         self.on_demand: OnDemand | None = None
         """Loads models when they are asked for; None: nobody does."""
         if self._mode is ModelControlMode.ONDEMAND:
@@ -71,7 +73,7 @@ class ModelControl:
             if len(storages) > 1
         }
         wanted = [name for name in names if name not in failures]
-        return failures | await self._lifecycle.load_all(wanted, look)
+        return failures | await self._lifecycle.load_all(wanted, LoadRound(look))
 
     def start_polling(self) -> None:
         """Watch the repositories from now on, or what is used, if the mode says so."""
@@ -95,7 +97,7 @@ class ModelControl:
         snapshot = await asyncio.to_thread(look.take_snapshot)
         changes = self._tracker.observe(snapshot)
         wanted = (*changes.added, *changes.modified)
-        loads = self._begin(self._load(wanted, look))
+        loads = self._begin(self._load(wanted, look, snapshot))
         for name in changes.deleted:
             # An ensemble that changes at the same time may need it no more.
             is_in_use = not set(wanted).isdisjoint(self._lifecycle.users_of(name))
@@ -120,10 +122,7 @@ class ModelControl:
             name: self._lifecycle.mark_duplicate(name, locations)
             for name, locations in snapshot.duplicates.items()
         }
-        failures |= await self._lifecycle.load_all(changes.added, look)
-        for name in failures:
-            self._tracker.mark_failed(name)
-        return failures
+        return failures | await self._load(changes.added, look, snapshot)
 
     async def _poll_forever(self) -> None:
         while True:
@@ -133,22 +132,26 @@ class ModelControl:
             except Exception:  # one bad look must not be the last one
                 log.exception("failed to poll the model repositories")
 
-    async def _load(self, names: Iterable[str], look: Catalogue) -> None:
-        failures = await self._lifecycle.load_all(names, look)
+    async def _load(
+        self, names: Iterable[str], look: Catalogue, snapshot: Snapshot
+    ) -> dict[str, BiremeError]:
+        """Load what has settled, as far as it is still as ``snapshot`` has it; return what failed: that is tried again."""
+        failures = await self._lifecycle.load_all(names, LoadRound(look, snapshot.models))
         for name in names:
             if name in failures:  # the reason is in the log and in the index
                 self._tracker.mark_failed(name)
             else:
                 self._tracker.mark_loaded(name)
+        return {name: error for name, error in failures.items() if not isinstance(error, NotSettled)}
 
-    async def _unload(self, name: str, snapshot: Snapshot, loads: asyncio.Task[None] | None) -> None:
+    async def _unload(self, name: str, snapshot: Snapshot, loads: asyncio.Task[Any] | None) -> None:
         if loads is not None:
             await asyncio.wait([loads])
         await self._lifecycle.unload(name)
         if name in snapshot.duplicates:
             self._lifecycle.mark_duplicate(name, snapshot.duplicates[name])
 
-    def _begin(self, action: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _begin(self, action: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(action)
         self._actions.add(task)
         task.add_done_callback(self._actions.discard)
