@@ -95,6 +95,7 @@ class Model:
         for slot, _ in items:
             if slot is not None:
                 slot.is_start = False
+                slot.advance(has_succeeded=True)
         return [
             result
             if isinstance(result, BiremeError)

@@ -11,7 +11,7 @@ import pytest
 
 from bireme import Server
 from bireme.testing import FakeBackend
-from bireme.types import BackendFailed, SequenceSlot
+from bireme.types import BackendFailed, DeadlineExceeded, SequenceSlot
 from model_dirs import until
 
 CONFIG = """
@@ -35,8 +35,8 @@ STRATEGIES = {"oldest": "oldest { max_candidate_sequences: 16 }", "direct": "dir
 class Calculator(FakeBackend):
     """Adds and multiplies the numbers of each sequence: Y is the sum times a thousand and the product."""
 
-    def __init__(self) -> None:
-        super().__init__(self._calculate, may_run_inline=True)
+    def __init__(self, *, may_run_inline: bool = True) -> None:
+        super().__init__(self._calculate, may_run_inline=may_run_inline)
 
     def _calculate(self, inputs):
         if (inputs["X"] < 0).any():
@@ -49,7 +49,7 @@ class Calculator(FakeBackend):
 def serve(tmp_path):
     """Run a test's coroutine with a server that has the model "calculator"."""
 
-    def run(scenario, *, strategy="oldest", num_instances=1, extra=""):
+    def run(scenario, *, strategy="oldest", num_instances=1, extra="", backend=None):
         folder = tmp_path / "calculator"
         (folder / "1").mkdir(parents=True)
         (folder / "initial_state").mkdir()
@@ -57,7 +57,7 @@ def serve(tmp_path):
         (folder / "config.pbtxt").write_text(CONFIG.format(STRATEGIES[strategy] + extra, num_instances))
 
         async def main():
-            async with Server(tmp_path, backends={"fake": Calculator()}) as server:
+            async with Server(tmp_path, backends={"fake": backend or Calculator()}) as server:
                 await scenario(server)
 
         asyncio.run(main())
@@ -65,9 +65,14 @@ def serve(tmp_path):
     return run
 
 
-async def ask(server, sequence, x, *, start=False, end=False):
+async def ask(server, sequence, x, *, start=False, end=False, **parameters):
     result = await server.ainfer(
-        "calculator", {"X": [[x]]}, sequence_id=sequence, sequence_start=start, sequence_end=end
+        "calculator",
+        {"X": [[x]]},
+        sequence_id=sequence,
+        sequence_start=start,
+        sequence_end=end,
+        parameters=parameters or None,
     )
     assert ["Y"] == list(result)
     return result["Y"].item()
@@ -107,6 +112,29 @@ def test_a_failure_costs_the_sequence_nothing(serve):
         assert 5006 == await ask(server, 7, 2)
 
     serve(scenario)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_request_whose_deadline_passed_while_it_ran_leaves_the_state_as_it_was(serve, strategy):
+    """Its caller has heard that it failed, and sends it again."""
+    backend = Calculator(may_run_inline=False)
+
+    async def scenario(server):
+        assert 3003 == await ask(server, 7, 3, start=True)
+        assert 4004 == await ask(server, 8, 4, start=True)
+        backend.gate.clear()
+        try:
+            other = asyncio.ensure_future(ask(server, 8, 2, end=True))
+            with pytest.raises(DeadlineExceeded, match="while it ran"):
+                await ask(server, 7, 2, bireme_deadline_us=20_000)
+            again = asyncio.ensure_future(ask(server, 7, 2, end=True))
+            await asyncio.sleep(0)
+        finally:
+            backend.gate.set()
+        assert 5006 == await again
+        assert 6008 == await other
+
+    serve(scenario, strategy=strategy, backend=backend, extra="max_sequence_idle_microseconds: 5000000")
 
 
 def test_a_sequence_begun_anew_has_the_initial_state(serve):

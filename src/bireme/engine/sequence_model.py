@@ -96,6 +96,9 @@ class SequenceModel(Model):
         slots = execution.sequence_slots
         assert slots is not None
         real = [result for result, slot in zip(results, slots, strict=True) if slot is not None]
+        for request, slot in zip(execution.requests, slots, strict=True):
+            if slot is not None and slot.next is not None:
+                slot.advance(has_succeeded=request.failure is None)
         execution.requests = self._sequences.end_execution(execution)
         super()._answer(execution, real)
 

@@ -5,7 +5,8 @@ request. `SequenceStates` adds the inputs to an execution and takes the outputs 
 sequence's `SequenceSlot` and nowhere else, as a dict by input name, each with a leading batch dimension of 1 if the model batches.
 
 - A START request begins with the initial state, whatever was there.
-- A request that fails leaves the state as it was before it.
+- A request that fails leaves the state as it was before it. So does one whose deadline has passed while it ran: its caller has
+  heard that it failed, and may send it again.
 - Null requests, and those of a warm-up, get a state of their own that nobody keeps.
 
 Source: Triton ``sequence_state.cc`` (SequenceStates), ``sequence_batch_scheduler.cc`` (GenerateInitialStateData).
@@ -87,7 +88,7 @@ class SequenceStates:
         slots: Sequence[SequenceSlot | None],
         results: list[Result],
     ) -> None:
-        """Put the new states into ``slots``, all of them or none; not where the request's result is an error.
+        """Put the new states into ``slots``, as their ``next``, all of them or none; not where the request's result is an error.
 
         Sequences whose states have come to have different shapes share no batch any more.
 
@@ -97,10 +98,12 @@ class SequenceStates:
         columns = [(state.name, state.take(outputs, inputs, requests)) for state in self._states]
         for index, slot in enumerate(slots):
             if slot is not None and not isinstance(results[index], BiremeError):
-                slot.state = {name: rows[index] for name, rows in columns}
+                state = {name: rows[index] for name, rows in columns}
+                key = None
                 if self._are_variable:
                     shapes = tuple(rows[index].shape for _, rows in columns)
-                    slot.batch_key = None if shapes == self._initial_shapes else shapes
+                    key = None if shapes == self._initial_shapes else shapes
+                slot.next = (state, key)
 
     def _of(self, slot: SequenceSlot) -> States:
         if slot.is_start or slot.state is None:

@@ -13,7 +13,7 @@ class SequenceSlot:
     sequence never run at the same time, so whoever executes one may read and write ``state`` without a lock.
     """
 
-    __slots__ = ("batch_key", "instance", "is_start", "number", "sequence_id", "state")
+    __slots__ = ("batch_key", "instance", "is_start", "next", "number", "sequence_id", "state")
 
     def __init__(self, sequence_id: int | str, instance: int, number: int) -> None:
         self.sequence_id = sequence_id
@@ -29,6 +29,16 @@ class SequenceSlot:
         self.batch_key: object = None
         """The sequence's requests share a batch only with those of sequences whose keys are equal: a state may grow, and batches
         have one shape. Hashable; None: as at the start. Whoever writes ``state`` writes it."""
+
+        self.next: tuple[Any, object] | None = None
+        """What ``state`` and ``batch_key`` are to be if the caller of the request that runs hears of its success."""
+
+    def advance(self, *, has_succeeded: bool) -> None:
+        """The request that ran is over: go on with what it has left, or with what was before it."""
+        if self.next is not None:
+            if has_succeeded:
+                self.state, self.batch_key = self.next
+            self.next = None
 
     def __repr__(self) -> str:
         start = ", start" if self.is_start else ""
