@@ -20,6 +20,10 @@ class AccessDenied(StoreError):
     """The store wants other credentials."""
 
 
+class BadKey(StoreError):
+    """A listing has an object whose key cannot be a path; the library then gives no part of it."""
+
+
 class ObjectChanged(StoreError, ChangedMeanwhile):
     """An object is no longer what the listing said: it was replaced or removed since."""
 
@@ -28,6 +32,7 @@ _CODE: Final = re.compile(r"<Code>\s*([\w.]+)\s*</Code>")
 _MESSAGE: Final = re.compile(r"<Message>\s*([^<]+?)\s*</Message>", re.DOTALL)
 _STATUS: Final = re.compile(r"status code: (\d{3})( [A-Z][A-Za-z ]*)?")
 _BAD_KEY: Final = re.compile(r'Path "((?:[^"\\]|\\.)*)"')
+_DURATION: Final = re.compile(r" (?:in|after) [\d.]+ ?(?:ns|µs|ms|s)\b")
 _SECRETS: Final = re.compile(
     r"([?&](?:sig|sv|se|X-Amz-[\w-]+|AWSAccessKeyId|Signature|token|access_token)=)[^&\s\"')]+", re.IGNORECASE
 )
@@ -52,6 +57,7 @@ _CONNECTIONS: Final = (
     ("CertificateRequired", "it asks for a client certificate"),
     ("received corrupt message", "it does not speak TLS there: an http:// location?"),
     ("InvalidContentType", "it does not speak TLS there: an http:// location?"),
+    ("Received redirect without LOCATION", "the bucket is in another region: set AWS_DEFAULT_REGION"),
     ("Network is unreachable", "the network is unreachable"),
     ("ConnectionReset", "the connection was reset"),
     ("IncompleteMessage", "the connection was cut"),
@@ -71,6 +77,8 @@ def make_fault(url: str, error: Exception, *, reads_object: bool = False) -> Sto
     status = _STATUS.search(text)
     number = status[1] if status else ""
     message = f"{url}: {explain(text)}"
+    if kind == "InvalidPathError":
+        return BadKey(message)
     if kind in _DENIED or number in {"401", "403"} or (number == "400" and "ExpiredToken" in text):
         return AccessDenied(message)
     if kind in _CHANGED or number == "412":
@@ -96,7 +104,8 @@ def explain(text: str) -> str:
     for sign, reason in _CONNECTIONS:
         if sign in text:
             return reason
-    return redact(text.partition("\n")[0][:300]) or "unknown error"
+    reason = text.partition("\n")[0].rpartition(" - ")[2]
+    return redact(_DURATION.sub("", reason)[:300]).strip() or "unknown error"
 
 
 def redact(text: str) -> str:

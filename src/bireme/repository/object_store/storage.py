@@ -26,7 +26,7 @@ from bireme.repository.object_store.cache import (
 )
 from bireme.repository.object_store.client import StoreClient, StoredObject
 from bireme.repository.object_store.download import fetch_files
-from bireme.repository.object_store.faults import ObjectChanged, StoreError
+from bireme.repository.object_store.faults import BadKey, ObjectChanged, StoreError
 from bireme.repository.object_store.listing import Listing
 from bireme.repository.object_store.location import parse_location
 from bireme.repository.storage import ModelDirectory
@@ -125,9 +125,10 @@ class ListedStorage:
 
     def list_names(self) -> list[str]:
         """See `Storage.list_names`."""
-        if not self._is_whole:
+        listing = self._look("") if self._is_whole else None
+        if listing is None or not self._is_whole:
             return self._storage.list_names()
-        return self._storage.name_models(self._look("").names)
+        return self._storage.name_models(listing.names)
 
     def holds(self, name: str) -> bool:
         """See `Storage.holds`."""
@@ -169,12 +170,19 @@ class ListedStorage:
         client = self._storage.client
         with self._lock:
             if self._listing is None:
-                self._listing = Listing(client.list_objects() if self._is_whole else ())
+                self._listing = self._look_at_all() if self._is_whole else Listing(())
             is_covered = self._is_whole and directory not in self._forgotten
             if directory and directory not in self._known and not is_covered:
                 self._listing.replace(directory, Listing(client.list_objects(directory)))
                 self._known.add(directory)
             return self._listing
+
+    def _look_at_all(self) -> Listing:
+        try:
+            return Listing(self._storage.client.list_objects())
+        except BadKey:  # then the others are looked at one by one, and the model with that key says so
+            self._is_whole = False
+            return Listing(())
 
     def __repr__(self) -> str:
         return f"ListedStorage({self.location!r})"
