@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bireme import Server
 from bireme.cli.main import run
 from e2e_server import RunningServer
 from onnx_models import add_model, save_add, save_identity
@@ -58,6 +59,36 @@ def test_values_go_in_and_json_comes_out(ask, capsys):
             {"name": "OUTPUT1", "datatype": "FP32", "shape": [2], "data": [-9, -18]},
         ],
     } == json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("given", "sequence_id"), [("7", 7), ("call 7", "call 7"), ('"7"', "7")])
+def test_a_request_can_be_one_of_a_sequence(ask, monkeypatch, given, sequence_id):
+    taken = []
+    original = Server.submit
+    monkeypatch.setattr(
+        Server, "submit", lambda its, request: taken.append(request) or original(its, request)
+    )
+    assert 0 == ask("text", "X=a", f"--sequence-id={given}", "--sequence-start")
+    assert 0 == ask("text", "X=a", f"--sequence-id={given}", "--sequence-end")
+
+    assert [(each.sequence_id, each.sequence_start, each.sequence_end) for each in taken] == [
+        (sequence_id, True, False),
+        (sequence_id, False, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--sequence-start"], "need a --sequence-id"),
+        (["--sequence-id=0"], "expected a number from 1"),
+        (["--sequence-id="], "expected a number from 1"),
+        (["--sequence-id=18446744073709551616"], "expected a number from 1"),
+    ],
+)
+def test_a_sequence_that_cannot_be_is_explained(ask, capsys, words, complaint):
+    assert 0 != ask("text", "X=a", *words)
+    assert complaint in capsys.readouterr().err
 
 
 def test_one_output_can_be_asked_for(ask, capsys):

@@ -76,6 +76,13 @@ _PARAMETERS = (
     ),
     click.option("--id", "request_id", default="", metavar="TEXT", help="Id of the request."),
     click.option(
+        "--sequence-id",
+        metavar="ID",
+        help="The sequence that the request belongs to: a number above 0, or a text (one of digits in quotes: '\"7\"').",
+    ),
+    click.option("--sequence-start", is_flag=True, help="The request is the first of its sequence."),
+    click.option("--sequence-end", is_flag=True, help="The request is the last of its sequence."),
+    click.option(
         "--timeout", "timeout_s", default=60.0, show_default=True, metavar="S", help="Seconds to wait."
     ),
 )
@@ -102,6 +109,9 @@ class GivenRequest:
     size: tuple[int, int] | None
     parameters: tuple[str, ...]
     request_id: str
+    sequence_id: str | None
+    sequence_start: bool
+    sequence_end: bool
     timeout_s: float
 
     @contextmanager
@@ -124,8 +134,13 @@ class GivenRequest:
     def make_call(self, target: Target, num_classes: int = 0) -> Call:
         """Return the request, with inputs that fit the model of ``target``."""
         from bireme.cli.inputs import GivenInputs, ModelSpec
-        from bireme.cli.targets import Call
+        from bireme.cli.targets import Call, SequencePlace
 
+        sequence = None
+        if self.sequence_id is not None:
+            sequence = SequencePlace(_sequence_id(self.sequence_id), self.sequence_start, self.sequence_end)
+        elif self.sequence_start or self.sequence_end:
+            raise click.UsageError("--sequence-start and --sequence-end need a --sequence-id")
         spec = ModelSpec.from_config(target.config(self.model, self.version))
         given = GivenInputs(spec, self.scale, self.size)
         for word in self.inputs:
@@ -138,7 +153,23 @@ class GivenRequest:
             num_classes,
             dict(_parameter(text) for text in self.parameters),
             self.request_id,
+            sequence,
         )
+
+
+def _sequence_id(text: str) -> int | str:
+    """Return a number, or a text, as the protocols tell them apart.
+
+    Raises:
+        BadParameter: it is 0 or empty, which stands for no sequence, or above 64 bits.
+    """
+    quoted = len(text) > 1 and text[0] == text[-1] == '"'
+    found = text[1:-1] if quoted else int(text) if text.isdecimal() else text
+    if not found or (isinstance(found, int) and found >= 1 << 64):
+        raise click.BadParameter(
+            f"expected a number from 1 to 2^64 - 1 or a text, got {text!r}", param_hint="--sequence-id"
+        )
+    return found
 
 
 def _parameter(text: str) -> tuple[str, bool | int | float | str]:

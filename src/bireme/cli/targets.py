@@ -23,6 +23,15 @@ _JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
 
 
 @dataclass(frozen=True, slots=True)
+class SequencePlace:
+    """Which sequence a request belongs to, and where in it."""
+
+    id: int | str
+    is_start: bool = False
+    is_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One request."""
 
@@ -36,6 +45,7 @@ class Call:
     """Above 0: the highest values with their labels, instead of the outputs themselves."""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     id: str = ""
+    sequence: SequencePlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +160,7 @@ class LocalRepository:
     def infer(self, call: Call) -> Answer:
         """Run the model."""
         parameters: dict[str, Parameter] = dict(call.parameters)
+        place = call.sequence or SequencePlace(0)
         start = time.perf_counter()
         result = self._server.infer(
             call.model,
@@ -158,6 +169,9 @@ class LocalRepository:
             outputs=list(call.outputs),
             parameters=parameters,
             id=call.id,
+            sequence_id=place.id,
+            sequence_start=place.is_start,
+            sequence_end=place.is_end,
         )
         took_ms = (time.perf_counter() - start) * 1e3
         outputs = [result.tensor(name) for name in result]
@@ -194,8 +208,13 @@ def encode_call(call: Call) -> tuple[bytes, list[Buffer]]:
     }
     if call.id:
         request["id"] = call.id
-    if call.parameters:
-        request["parameters"] = dict(call.parameters)
+    parameters = dict(call.parameters)
+    if call.sequence is not None:
+        parameters["sequence_id"] = call.sequence.id
+        parameters["sequence_start"] = call.sequence.is_start
+        parameters["sequence_end"] = call.sequence.is_end
+    if parameters:
+        request["parameters"] = parameters
     return orjson.dumps(request), blobs
 
 
