@@ -31,9 +31,9 @@ HERE = Path(__file__).resolve().parent
 MODELS = HERE / "models"
 SIZES = {"resnet50": RESNET50, "tiny": TINY}
 
-TORCHSCRIPT_CONFIG = """\
-# TorchScript tells neither types nor shapes, so this says them; the names are those of forward()'s arguments.
-platform: "pytorch_libtorch"
+TORCH_CONFIG = """\
+# This file tells neither types nor shapes, so this says them; the names are those of forward()'s arguments.
+platform: "{platform}"
 max_batch_size: 8
 input {{ name: "x" data_type: TYPE_FP32 dims: [ 3, {side}, {side} ] }}
 output {{ name: "logits" data_type: TYPE_FP32 dims: [ {num_classes} ] }}
@@ -50,6 +50,8 @@ class Model(NamedTuple):
     """What has to be there to make it."""
     write: Callable[[Path, Size], object]
     """Called in a process of its own."""
+    platform: str = ""
+    """Where the file needs a config."""
 
 
 def write_onnx(target: Path, size: Size) -> None:
@@ -175,13 +177,13 @@ def write_lightgbm(target: Path, _size: Size) -> None:
 
 NETWORKS = (
     Model("resnet_onnx", "model.onnx", ("torch", "onnx", "onnxscript"), write_onnx),
-    Model("resnet_torchscript", "model.pt", ("torch",), write_torchscript),
+    Model("resnet_torchscript", "model.pt", ("torch",), write_torchscript, "pytorch_libtorch"),
     Model("resnet_pt2", "model.pt2", ("torch",), write_pt2),
     Model("resnet_savedmodel", "model.savedmodel", ("torch", "tensorflow"), write_savedmodel),
     Model("resnet_openvino", "model.xml", ("torch", "onnx", "openvino"), write_openvino),
     Model("resnet_jax", "model.jax", ("torch", "jax"), write_jax),
 )
-AOTI = Model("resnet_aoti", "model.pt2", ("torch",), write_aoti)
+AOTI = Model("resnet_aoti", "model.pt2", ("torch",), write_aoti, "torch_aoti")
 TABLES = (
     Model("flowers_sklearn", "model.joblib", ("sklearn",), write_sklearn),
     Model("flowers_xgboost", "model.json", ("sklearn", "xgboost"), write_xgboost),
@@ -235,9 +237,10 @@ def build(
 def _make(model: Model, target: Path, size: str) -> None:
     """Write one model, in a process that does nothing else."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if model.filename == "model.pt":
+    if model.platform:
         dims = {"side": SIZES[size].side, "num_classes": SIZES[size].num_classes}
-        (target.parents[1] / "config.pbtxt").write_text(TORCHSCRIPT_CONFIG.format(**dims), "utf-8")
+        config = TORCH_CONFIG.format(platform=model.platform, **dims)
+        (target.parents[1] / "config.pbtxt").write_text(config, "utf-8")
     command = [sys.executable, __file__, "--write", model.name, "--size", size, "--to", str(target)]
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -25,7 +25,7 @@ from bireme.engine import BlockingServer, Server, ServerOptions
 from bireme.repository import check_model_name
 from bireme.repository.file_content import torchscript_arguments
 from bireme.repository.layout import CONFIG_FILE, is_leftover, is_model_candidate, list_versions
-from bireme.repository.model_files import TORCHSCRIPT, ModelFile, recognise
+from bireme.repository.model_files import AOTI, TORCHSCRIPT, ModelFile, recognise
 from bireme.types import AlreadyExists, BiremeError, InvalidArgument
 
 T = TypeVar("T")
@@ -156,17 +156,18 @@ def _check_target(order: Order) -> None:
 
 
 def _check_tensors(order: Order, file: ModelFile) -> None:
-    """Refuse a TorchScript file without its tensors before it is copied; what its code says helps."""
-    if file.format is not TORCHSCRIPT or (order.inputs and order.outputs):
+    """Refuse a file of torch without its tensors before it is copied; what its code says helps."""
+    form = file.format
+    if form not in (TORCHSCRIPT, AOTI) or (order.inputs and order.outputs):
         return
     if (order.model_dir / CONFIG_FILE).is_file() and not order.replaces and not order.keeps_nothing:
         return
-    arguments = torchscript_arguments(file.path)
+    arguments = torchscript_arguments(file.path) if form is TORCHSCRIPT else []
     takes = ", ".join(f"{each.name}: {each.annotation}" for each in arguments)
     names = [each.name for each in arguments if each.annotation.startswith("Tensor")] or ["INPUT__0"]
     example = " ".join(f"--input {name}:FP32:3,224,224" for name in names)
     raise InvalidArgument(
-        f"'{file.path}' is TorchScript, which doesn't tell the types and shapes of its tensors"
+        f"'{file.path}' ({form.title}) doesn't tell the types and shapes of its tensors"
         f"{f'; its forward() takes ({takes})' if takes else ''}. Say them, in the order of forward(): {example} --output "
         f"OUTPUT__0:FP32:1000. With --max-batch-size above 0 the dims have no batch dimension"
     )

@@ -52,7 +52,8 @@ ORT: Final = Format("ORT model", "onnxruntime", "model.ort")
 TORCHSCRIPT: Final = Format(
     "TorchScript module", "pytorch", "model.pt", "pytorch_libtorch", names_tensors=False
 )
-PT2: Final = Format("PyTorch package (.pt2)", "pytorch", "model.pt2")
+PT2: Final = Format("PyTorch exported program", "pytorch", "model.pt2", "torch_aoti")
+AOTI: Final = Format("PyTorch AOTInductor package", "pytorch", "model.pt2", "torch_aoti", names_tensors=False)
 SAVED_MODEL: Final = Format(
     "TensorFlow SavedModel", "tensorflow", "model.savedmodel", "tensorflow_savedmodel"
 )
@@ -61,8 +62,10 @@ OPENVINO: Final = Format("OpenVINO IR", "openvino", "model.xml")
 PLAN: Final = Format("TensorRT engine", "tensorrt", "model.plan", "tensorrt_plan")
 PYTHON: Final = Format("Python model", "python", "model.py", names_tensors=False)
 SKLEARN: Final = Format("scikit-learn model", "sklearn", "model.joblib")
+SKOPS: Final = Format("scikit-learn model (skops)", "sklearn", "model.skops")
 XGBOOST_JSON: Final = Format("XGBoost model", "xgboost", "model.json")
 XGBOOST_UBJ: Final = Format("XGBoost model", "xgboost", "model.ubj")
+XGBOOST_BINARY: Final = Format("XGBoost model (old binary format)", "xgboost", "model.bst")
 LIGHTGBM: Final = Format("LightGBM model", "lightgbm", "model.txt")
 JAX: Final = Format("JAX export", "jax", "model.jax")
 
@@ -71,14 +74,17 @@ FORMATS: Final = (
     ORT,
     TORCHSCRIPT,
     PT2,
+    AOTI,
     SAVED_MODEL,
     GRAPHDEF,
     OPENVINO,
     PLAN,
     PYTHON,
     SKLEARN,
+    SKOPS,
     XGBOOST_JSON,
     XGBOOST_UBJ,
+    XGBOOST_BINARY,
     LIGHTGBM,
     JAX,
 )
@@ -99,7 +105,9 @@ _BY_SUFFIX: Final = {
     ".joblib": SKLEARN,
     ".pkl": SKLEARN,
     ".pickle": SKLEARN,
+    ".skops": SKOPS,
     ".ubj": XGBOOST_UBJ,
+    ".bst": XGBOOST_BINARY,
     ".jax": JAX,
 }
 """For files whose content says too little."""
@@ -218,10 +226,12 @@ def _probe_archive(path: Path, start: bytes) -> Format | None:
     if not names:
         raise InvalidArgument(f"'{path}' is a damaged zip archive: is it copied as a whole?")
     inner = {name.partition("/")[2] or name for name in names}
+    if any("/data/aotinductor/" in name for name in names):
+        return AOTI
     if "archive_format" in inner or "serialized_exported_program.json" in names:
         return PT2
-    if any("data/aotinductor/" in name for name in names):
-        return PT2
+    if "schema.json" in names:
+        return SKOPS
     if "data.pkl" in inner and any(name.startswith("code/") for name in inner):
         return TORCHSCRIPT
     if "data.pkl" in inner:
@@ -257,6 +267,8 @@ def _probe_trees(path: Path, start: bytes) -> Format | None:
     """Boosted trees: LightGBM's text, and XGBoost's JSON and UBJSON."""
     if start.startswith((b"tree\n", b"tree\r\n")):
         return LIGHTGBM
+    if start.startswith(b"binf"):
+        return XGBOOST_BINARY
     if start.startswith(b"{L") and b"learner" in start:
         return XGBOOST_UBJ
     if start.lstrip().startswith(b"{"):
