@@ -112,6 +112,8 @@ class Placement:
     name: str
     kind: str = "KIND_CPU"
     device_id: int = 0
+    profile: tuple[str, ...] = ()
+    """Of its instance group: the optimization profiles of a TensorRT engine that it uses."""
 
 
 ExecuteInto = Callable[[dict[str, Array], Mapping[str, memoryview]], dict[str, Array]]

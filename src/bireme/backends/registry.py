@@ -45,7 +45,7 @@ _BUILT_IN: Final = MappingProxyType(
         "onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime"),
         "openvino": _BuiltIn("bireme.backends.openvino.backend", "OpenVinoBackend", "openvino"),
         "pytorch": _BuiltIn(
-            "bireme.backends.pytorch",
+            "bireme.backends.pytorch.backend",
             "PyTorchBackend",
             "torch",
             gpus=GpuBuild(
@@ -62,6 +62,13 @@ _BUILT_IN: Final = MappingProxyType(
         ),
         "sklearn": _BuiltIn("bireme.backends.sklearn.backend", "SklearnBackend", "sklearn", "scikit-learn"),
         "jax": _BuiltIn("bireme.backends.jax.backend", "JaxBackend", "jax"),
+        "tensorrt": _BuiltIn(
+            "bireme.backends.tensorrt",
+            "TensorRtBackend",
+            "tensorrt",
+            "tensorrt cuda-bindings",
+            gpus=GpuBuild(),
+        ),
         "xgboost": _BuiltIn("bireme.backends.trees.xgboost", "XGBoostBackend", "xgboost"),
         "lightgbm": _BuiltIn("bireme.backends.trees.lightgbm", "LightGbmBackend", "lightgbm"),
         "fil": _BuiltIn("bireme.backends.trees.fil", "FilBackend", "numpy"),
@@ -69,7 +76,6 @@ _BUILT_IN: Final = MappingProxyType(
 )
 
 _NOT_YET: Final = (
-    "tensorrt",
     "dali",
     "vllm",
     "tensorrtllm",

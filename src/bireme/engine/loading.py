@@ -107,4 +107,5 @@ def placements(config: ModelConfig) -> Iterator[tuple[Placement, bool]]:
     for group in config.instance_group:
         for device_id in group.gpus or (0,):
             for index in range(group.count):
-                yield Placement(f"{group.name}_{index}", group.kind, device_id), group.passive
+                placement = Placement(f"{group.name}_{index}", group.kind, device_id, group.profile)
+                yield placement, group.passive
