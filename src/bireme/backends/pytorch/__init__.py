@@ -1,5 +1,4 @@
-"""The pytorch backend: TorchScript, ``torch.export`` and AOTInductor files, and eager classes in a ``model.py``."""
+"""The pytorch backend: TorchScript, ``torch.export`` and AOTInductor files, and eager classes in a ``model.py``.
 
-from bireme.backends.pytorch.backend import PyTorchBackend
-
-__all__ = ["PyTorchBackend"]
+What needs no torch (names, settings, file kinds) is importable without it.
+"""

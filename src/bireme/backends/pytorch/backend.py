@@ -13,12 +13,13 @@ from typing import Any, Final
 from bireme.backends.config_check import find_faults
 from bireme.backends.interface import ModelContext, Placement
 from bireme.backends.model_file import explain_failure, find_model_file
+from bireme.backends.pytorch.aoti import CompiledPackage
 from bireme.backends.pytorch.archive import ArchiveKind, read_kind
 from bireme.backends.pytorch.arguments import Arguments
 from bireme.backends.pytorch.compilation import make_compile
 from bireme.backends.pytorch.eager import EagerProgram
 from bireme.backends.pytorch.errors import one_line
-from bireme.backends.pytorch.exported import CompiledPackage, ExportedProgram
+from bireme.backends.pytorch.exported import ExportedProgram
 from bireme.backends.pytorch.gpus import find_gpu, first_device
 from bireme.backends.pytorch.instance import Call, TorchInstance, make_mode
 from bireme.backends.pytorch.naming import (
@@ -101,7 +102,7 @@ def _open(ctx: ModelContext, path: Path, settings: ModelSettings) -> Program:
     if compiles is not None:
         log.warning("model '%s': parameter %s does nothing for %s", ctx.name, COMPILE, kind.value)
     if kind is ArchiveKind.AOTI:
-        return CompiledPackage(ctx.name, path, device, num_instances(ctx.config))
+        return CompiledPackage(ctx.name, path, device, max(1, num_instances(ctx.config)))
     if kind is ArchiveKind.TORCHSCRIPT:
         return TorchScriptProgram(ctx.name, path, device)
     raise InvalidArgument(

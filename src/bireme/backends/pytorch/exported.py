@@ -1,13 +1,12 @@
-"""``.pt2`` files: programs of ``torch.export``, and packages that AOTInductor compiled ahead of time.
+"""Programs of ``torch.export``: they describe their tensors, dynamic dimensions included.
 
-Both are called with flat lists of tensors here, without torch's own walk through nested arguments, which costs 15 to 50 µs.
+They are called with flat lists of tensors here, without torch's own walk through nested arguments, which costs 50 µs.
 
 Source: Triton ``pytorch_backend`` README ("AOT Inductor Support"), ``src/pt2/``.
 """
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from bireme.backends.pytorch.program import Forward
 from bireme.backends.pytorch.runtime import quiet, torch
 from bireme.backends.pytorch.tensors import DATATYPES
 from bireme.backends.signature import Signature, TensorSpec
-from bireme.types import InvalidArgument, Unsupported
 
 
 class ExportedProgram:
@@ -126,74 +124,3 @@ def read_max_rows(program: Any) -> int | None:
 def _spec(name: str, value: Any) -> TensorSpec:
     shape = tuple(dim if isinstance(dim, int) else -1 for dim in value.shape)
     return TensorSpec(name, DATATYPES.get(value.dtype), shape, str(value.dtype))
-
-
-class CompiledPackage:
-    """An open package of AOTInductor: native code, which tells the number and names of its tensors, not their types."""
-
-    signature: Signature | None = None
-    max_rows: int | None = None
-    may_run_inline = True
-
-    def __init__(self, model: str, path: Path, device: Any, num_runners: int) -> None:
-        """Load the package; ``num_runners`` threads may run it at one time. All instances share its weights.
-
-        Raises:
-            Unsupported: it was compiled for another kind of device.
-            Exception: it cannot be read, or not be run on this CPU.
-        """
-        self._model = model
-        self._path = path
-        self._num_runners = num_runners
-        self._loaders: dict[str, Any] = {}
-        inputs, outputs = self._loader(device).get_call_spec()
-        arguments = tuple(Argument((names[1], names[0])) for names in argument_names(inputs))
-        self.interface = Interface(arguments, outputs=result_names(outputs), is_strict=True)
-
-    def place(self, device: Any, *, sharing: bool | None) -> Forward:  # noqa: ARG002 - compiled code has no state
-        """Return ``forward()``; see `Program`."""
-        run = self._loader(device).run
-
-        def forward(*arguments: Any) -> Any:
-            return run(list(arguments))
-
-        return forward
-
-    def close(self) -> None:
-        """Let go of the weights."""
-        self._loaders.clear()
-
-    def _loader(self, device: Any) -> Any:
-        key = str(device)
-        if key not in self._loaders:
-            with quiet():
-                self._loaders[key] = self._open(device)
-        return self._loaders[key]
-
-    def _open(self, device: Any) -> Any:
-        from torch._inductor.package import load_package
-
-        package = load_package(
-            str(self._path),
-            model_name=_package_name(self._path),
-            num_runners=self._num_runners,
-            device_index=-1 if device is None or device.index is None else device.index,
-        )
-        built_for = package.loader.get_metadata().get("AOTI_DEVICE_KEY", "cpu")
-        wanted = "cpu" if device is None else device.type
-        if device is not None and built_for != wanted:
-            raise Unsupported(
-                f"model '{self._model}': '{self._path}' was compiled for '{built_for}' and cannot run on '{wanted}'; compile "
-                f"it there, or change the kind of the instance group"
-            )
-        return package.loader
-
-
-def _package_name(path: Path) -> str:
-    """Return the name of the first model in a package."""
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            folder, found, rest = name.partition("/data/aotinductor/")
-            if folder and found:
-                return rest.partition("/")[0]
-    raise InvalidArgument(f"'{path}' holds no compiled model")

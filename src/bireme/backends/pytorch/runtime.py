@@ -22,6 +22,8 @@ __all__ = ["log", "quiet", "torch"]
 log: Final = get_logger("bireme.backends.pytorch")
 
 _WAIT_POLICY: Final = "OMP_WAIT_POLICY"
+_TRACE: Final = "torch.__"
+"""How the loggers begin that are not for reading."""
 
 
 def _import_torch() -> None:
@@ -69,9 +71,20 @@ class _Forward(logging.Handler):
 
 
 def _route_log() -> None:
-    logger = logging.getLogger("torch")
-    logger.handlers = [_Forward()]
-    logger.propagate = False
+    """Have all of torch's loggers write to ours, unless the operator has asked for torch's own log (``TORCH_LOGS``).
+
+    torch gives some thirty of them a handler each, for stderr.
+    """
+    if "TORCH_LOGS" in os.environ:
+        return
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.") and not name.startswith(_TRACE):
+            logger = logging.getLogger(name)
+            logger.handlers = []
+            logger.propagate = True
+    root = logging.getLogger("torch")
+    root.handlers = [_Forward()]
+    root.propagate = False
 
 
 def _expect_readonly_arrays() -> None:

@@ -140,7 +140,10 @@ class OutputReader:
             raise self._fault(f"a tensor of {value.dtype}")
         if target is not None and 0 < value.nbytes <= len(target):
             return self._to_target(value, target)
-        value = value.cpu().contiguous()
+        if not value.is_cpu:
+            value = value.cpu()
+        if not value.is_contiguous():
+            value = value.contiguous()
         if _num_storage_holders(value.untyped_storage()._cdata) > _ALONE:  # noqa: SLF001
             value = value.clone()
         return self._shaped(_to_array(value))
