@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from bireme.backends.predictor import PredictorModel
 from bireme.backends.trees.forest import Forest
 from bireme.backends.trees.predictor import ForestPredictor
 from bireme.backends.trees.settings import BEST, ForestSettings, is_worth_threads, read_settings
+from bireme.backends.trees.ubjson import find_damage
 from bireme.ipc.cpu_limit import cpu_limit
 from bireme.telemetry.log import get_logger
 from bireme.types import Array, BackendFailed, InvalidArgument
@@ -31,6 +33,8 @@ from bireme.types import Array, BackendFailed, InvalidArgument
 FILENAMES: Final = ("model.ubj", "model.json", "model.bst")
 
 _log: Final = get_logger("bireme.backends.xgboost")
+# "[14:58:16] WARNING: /workspace/src/common/json.cc:409: Unknown construct"
+_POSITION: Final = re.compile(r"^\[[\d:]+\] (WARNING: )?\S+:\d+: ")
 _INPLACE_BOOSTERS: Final = frozenset({"gbtree", "dart"})
 
 
@@ -58,18 +62,20 @@ def open_forest(model: str, path: Path, settings: ForestSettings) -> Forest:
         InvalidArgument: it is no such file, or has fewer rounds than ``settings`` ask for.
     """
     label = f"model '{model}'"
+    content = path.read_bytes()
+    damage = _find_damage(content)
+    if damage:
+        raise _fault(label, path, damage)
     try:
         booster = xgboost.Booster()
         # From memory, since XGBoost goes by the name of a file, and by its content only here.
-        booster.load_model(bytearray(path.read_bytes()))
+        booster.load_model(bytearray(content))
         booster.set_param({"nthread": 1, "device": "cpu", "verbosity": 1})
         return XGBoostForest(label, booster, settings)
     except InvalidArgument:
         raise
     except Exception as error:
-        raise InvalidArgument(
-            f"{label}: XGBoost {xgboost.__version__} cannot load '{path}': {explain_failure(path, _reason(path, error))}"
-        ) from error
+        raise _fault(label, path, _shorten(error)) from error
 
 
 class XGBoostForest:
@@ -139,9 +145,9 @@ class XGBoostForest:
 
     def _run_matrix(self, rows: Array, **kind: bool) -> Array:
         predict: Callable[..., Array] = self._booster.predict
-        # Not a thread per core, and not within the lock: this copies.
-        matrix = xgboost.DMatrix(rows, missing=self._missing, nthread=1)
         try:
+            # Not a thread per core, and not within the lock: this copies.
+            matrix = xgboost.DMatrix(rows, missing=self._missing, nthread=1)
             with self._lock:
                 return predict(
                     matrix, iteration_range=self._range, validate_features=False, strict_shape=True, **kind
@@ -174,23 +180,27 @@ def _num_classes(objective: str, num_groups: int) -> int:
     return 2 if objective.startswith("binary:") else 0
 
 
-def _reason(path: Path, error: Exception) -> str:
-    with path.open("rb") as file:
-        start = file.read(4)
-    if start and not start.startswith(b"{"):
+def _find_damage(content: bytes) -> str:
+    """Return why XGBoost should not even be given the file: what is no object ends the process, or is misread."""
+    if not content.startswith(b"{"):
         return (
-            f"it is neither JSON nor UBJSON: it begins with {start!r}. If it has XGBoost's binary format of old, load it "
+            f"it is neither JSON nor UBJSON: it begins with {content[:4]!r}. If it has XGBoost's binary format of old, load it "
             f"with XGBoost 3.0 or older and write it anew with save_model('model.ubj')"
         )
-    return f"{_shorten(error)} (is the file complete, and is it a model that save_model() wrote?)"
+    # In JSON a quote, a blank or the end follows: XGBoost tells the two apart by the same byte.
+    is_json = content[1:2] in b'"} \t\r\n'
+    return "" if is_json else find_damage(content)
+
+
+def _fault(label: str, path: Path, reason: str) -> InvalidArgument:
+    explained = explain_failure(path, f"{reason} (is the file complete, and is it what save_model() wrote?)")
+    return InvalidArgument(f"{label}: XGBoost {xgboost.__version__} cannot load '{path}': {explained}")
 
 
 def _shorten(error: Exception) -> str:
     """Return XGBoost's message in one line, without its C++ stack and source positions."""
     text = str(error).split("Stack trace:", maxsplit=1)[0]
-    if text.startswith("["):  # [14:58:16] /workspace/src/common/json.cc:409: Unknown construct
-        text = text.split(": ", maxsplit=1)[-1]
-    return " ".join(text.split())
+    return " ".join(_POSITION.sub("", text).split())
 
 
 def _forward(message: bytes) -> None:
