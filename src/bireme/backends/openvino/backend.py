@@ -18,13 +18,13 @@ from bireme.backends.openvino.batch_padding import FixedBatch
 from bireme.backends.openvino.compilation import compile_model, convert_types
 from bireme.backends.openvino.data_types import narrowed, with_config_types
 from bireme.backends.openvino.devices import CPU, check_device
-from bireme.backends.openvino.direct_output import DirectOutput
+from bireme.backends.openvino.direct_output import DirectOutput, can_place
 from bireme.backends.openvino.errors import reason_of
 from bireme.backends.openvino.instance import Execute, Input, OpenVinoInstance, Output, Runner
 from bireme.backends.openvino.model_files import find_file, read_model
 from bireme.backends.openvino.runtime import log, ov
 from bireme.backends.openvino.settings import ModelSettings, read_default_max_batch_size, read_model_settings
-from bireme.backends.openvino.signature import has_known_rank, read_signature, shape_of
+from bireme.backends.openvino.signature import fixed_shape_of, read_signature
 from bireme.backends.openvino.states import find_start, without_foreign_controls
 from bireme.backends.signature import complete, quoted
 from bireme.config import ModelConfig
@@ -145,8 +145,10 @@ class OpenVinoModel:
         into: ExecuteInto | None = None
         if self._settings.has_fixed_batch:
             execute = FixedBatch(execute, self._config.max_batch_size, pads=self._settings.pads_batches)
-        elif self._settings.device == CPU:
-            into = DirectOutput(runner, [output for output in outputs if output.datatype != "BYTES"])
+        else:
+            placed = [output for output in outputs if can_place(output)]
+            if placed and self._settings.device == CPU and not self._has_states:
+                into = DirectOutput(runner, placed)
         return OpenVinoInstance(execute, into, may_run_inline=self._settings.device == CPU)
 
     def close(self) -> None:
@@ -163,8 +165,7 @@ class OpenVinoModel:
                 spec.name,
                 index,
                 spec.datatype or "",
-                shape_of(ports[index]) if has_known_rank(ports[index]) else (0,),
-                ports[index].get_element_type(),
+                fixed_shape_of(ports[index]),
                 num_dims[spec.name],
             )
             for index, spec in enumerate(self.signature.outputs.values())
@@ -179,7 +180,7 @@ class OpenVinoModel:
         # That of `openvino.CompiledModel` itself wraps the request.
         base: Any = super(ov.CompiledModel, self._compiled)
         return Runner(
-            base.create_infer_request(),
+            base.create_infer_request,
             inputs,
             outputs,
             returns_text=any(spec.datatype == "BYTES" for spec in self.signature.outputs.values()),

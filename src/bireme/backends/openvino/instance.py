@@ -3,8 +3,20 @@
 A run costs 15 to 25 µs for one add of small tensors; with OpenVINO's own ``InferRequest.infer``, which looks at each input in
 Python, half as much again. The GIL is released while the model runs.
 
-Inputs are borrowed, not copied. A large output is the memory that the model has written to, which the request then gives up
-for new memory; a small one is copied, which is cheaper (the exchange costs 3 µs).
+Inputs are borrowed, not copied. Outputs are in memory of the request, which the next run would write to: they are copied,
+or else the caller gets that memory and the instance a new request (10 µs, and the page faults of new memory). On two cores,
+as long as one add of two tensors of that size takes:
+
+=========  ==========  ===========  =========
+output     no copy     new request  copy
+=========  ==========  ===========  =========
+256 KiB    25 µs       39 µs        30 µs
+4 MiB      0.22 ms     0.36 ms      0.5 ms
+16 MiB     1.4 ms      1.5 ms       3.0 ms
+64 MiB     7 ms        40 ms        18 ms
+=========  ==========  ===========  =========
+
+Memory of ours in place of the request's own is no way out: OpenVINO copies to it whatever has a dynamic shape.
 """
 
 from __future__ import annotations
@@ -17,17 +29,17 @@ import numpy as np
 
 from bireme.backends.interface import ExecuteInto
 from bireme.backends.openvino.errors import reason_of
-from bireme.backends.openvino.runtime import ov
 from bireme.backends.openvino.states import SequenceStart
 from bireme.backends.openvino.tensors import borrow, borrow_bf16, contiguous, from_bytes, to_bytes
-from bireme.types import Array, BackendFailed, datatypes
+from bireme.types import Array, BackendFailed
 
 Execute = Callable[[dict[str, Array]], dict[str, Array]]
 
-SMALL_NBYTES: Final = 16 * 1024
-"""Up to this size an output is copied: that costs less than new memory for the request."""
+MIN_GIVEN_NBYTES: Final = 1 << 20
+MAX_GIVEN_NBYTES: Final = 32 << 20
+"""Between these sizes a caller gets the memory of the request itself."""
 
-_NOWHERE: Final[Mapping[str, Any]] = {}
+_NOWHERE: Final[Mapping[int, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,102 +59,101 @@ class Output:
     name: str
     index: int
     datatype: str
-    shape: tuple[int, ...]
-    """-1 for a dynamic dimension; (0,) for an unknown rank."""
-    element_type: Any
+    shape: tuple[int, ...] | None
+    """None: it is dynamic."""
     num_dims: int
     """How many dimensions the config gives it; a scalar is given them, too."""
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Numpy's type of the elements."""
-        return datatypes.NUMPY_DTYPES[self.datatype]
-
-    def make(self) -> Any:
-        """Return a tensor for the request to write to; it grows to what a dynamic output needs."""
-        return ov.Tensor(self.element_type, [max(dim, 0) for dim in self.shape])
-
 
 class Runner:
-    """Runs one infer request. One run at a time."""
+    """Runs infer requests of one compiled model. One run at a time."""
 
-    __slots__ = ("_inputs", "_outputs", "_request", "_returns_text", "_start", "_states", "_tensors")
+    __slots__ = (
+        "_can_renew",
+        "_inputs",
+        "_make_request",
+        "_outputs",
+        "_request",
+        "_returns_text",
+        "_start",
+        "_states",
+    )
 
     def __init__(
         self,
-        request: Any,
+        make_request: Callable[[], Any],
         inputs: list[Input],
         outputs: list[Output],
         *,
         returns_text: bool,
         start: SequenceStart | None,
     ) -> None:
-        """``returns_text``: any output of the model, listed or not, is a tensor of strings.
+        """``make_request`` returns an ``openvino._pyopenvino.InferRequest``.
+
+        ``returns_text``: any output of the model, listed or not, is a tensor of strings.
 
         ``start``: what begins the request's states anew; None: every run.
         """
-        self._request = request
+        self._make_request = make_request
         self._inputs = inputs
         self._outputs = outputs
         self._returns_text = returns_text
         self._start = start
-        self._states: list[Any] = request.query_state()
-        self._tensors: dict[int, Any] = {}
-        for output in outputs:
-            self._bind(output, output.make())
+        self._request = make_request()
+        self._states: list[Any] = self._request.query_state()
+        self._can_renew = not self._states or start is None  # a new request has no memory of a sequence
 
-    def execute(self, arrays: dict[str, Array], places: Mapping[str, Any] = _NOWHERE) -> dict[str, Array]:
+    def execute(self, arrays: dict[str, Array], places: Mapping[int, Any] = _NOWHERE) -> dict[str, Array]:
         """As `bireme.backends.interface.Instance.execute`.
 
-        ``places`` are tensors that the outputs of their names are written to; those results are views of them.
+        ``places`` are tensors that outputs are written to, by their index; those results are views of them. Only for a
+        model without states.
 
         Raises:
             BackendFailed: with what OpenVINO says.
         """
-        for output in self._outputs if places else ():
-            if output.name in places:
-                self._bind(output, places[output.name])
+        is_given = bool(places)
         try:
-            self._run(arrays)
-            return {output.name: self._take(output, places) for output in self._outputs}
+            for index, tensor in places.items():
+                self._request.set_output_tensor(index, tensor)
+            results: dict[str, Array] = {}
+            for output, array in zip(self._outputs, self._run(arrays), strict=True):
+                owned = array
+                if self._can_renew and MIN_GIVEN_NBYTES <= array.nbytes <= MAX_GIVEN_NBYTES:
+                    is_given = True
+                elif output.index not in places and output.datatype != "BYTES":
+                    owned = array.copy()
+                results[output.name] = _shaped(owned, output)
+            return results
         except RuntimeError as error:
             raise BackendFailed(reason_of(error)) from error
         finally:
-            for output in self._outputs if places else ():
-                if self._tensors[output.index] is places.get(output.name):
-                    self._bind(output, output.make())
+            if is_given:
+                self._request = self._make_request()
 
-    def _run(self, arrays: Mapping[str, Array]) -> None:
-        kept = {
-            each.name: contiguous(arrays[each.name]) for each in self._inputs
-        }  # borrowed until it is over
-        tensors = {each.index: _to_tensor(each, kept[each.name]) for each in self._inputs}
+    def _run(self, arrays: Mapping[str, Array]) -> list[Array]:
+        """Run the model and return the listed outputs, which are the request's memory unless they are strings."""
+        kept = [contiguous(arrays[each.name]) for each in self._inputs]  # borrowed until the run is over
+        tensors = {
+            each.index: _to_tensor(each, array) for each, array in zip(self._inputs, kept, strict=True)
+        }
+        request = self._request
         if self._states and (self._start is None or self._start.is_set(arrays)):
-            self._request.reset_state()
-        if self._returns_text:
-            # The shorter way would make arrays of all outputs, and warn of those of strings each time.
-            self._request.start_async(tensors, None)
-            self._request.wait()
-        else:
-            self._request.infer(tensors, True, False)  # outputs are shared, strings not decoded
+            request.reset_state()
+        if not self._returns_text:
+            found = list(
+                request.infer(tensors, True, False).values()
+            )  # outputs are shared, strings not decoded
+            return [found[output.index] for output in self._outputs]
+        # The way above would warn of outputs of strings, which it copies, each time.
+        request.start_async(tensors, None)
+        request.wait()
+        return [self._read(request.get_output_tensor(output.index), output) for output in self._outputs]
 
-    def _take(self, output: Output, places: Mapping[str, Any]) -> Array:
-        tensor = self._tensors[output.index]
-        if output.datatype == "BYTES":
-            array = to_bytes(tensor)
-        elif output.name in places:
-            array = tensor.data
-        elif tensor.byte_size <= SMALL_NBYTES:
-            array = tensor.data.copy()
-        else:
-            array = tensor.data  # holds its tensor
-            self._bind(output, output.make())
-        return shaped(array, output)
-
-    def _bind(self, output: Output, tensor: Any) -> None:
-        """Have the request write an output to ``tensor``."""
-        self._request.set_output_tensor(output.index, tensor)
-        self._tensors[output.index] = tensor
+    @staticmethod
+    def _read(tensor: Any, output: Output) -> Array:
+        array: Array = to_bytes(tensor) if output.datatype == "BYTES" else tensor.data
+        return array
 
 
 class OpenVinoInstance:
@@ -163,7 +174,7 @@ class OpenVinoInstance:
         self.execute_into = None
 
 
-def shaped(array: Array, output: Output) -> Array:
+def _shaped(array: Array, output: Output) -> Array:
     """Return an output as the protocol has it: BF16 as bits, a scalar with the dimensions of the config."""
     if output.datatype == "BF16":
         array = array.view(np.uint16)

@@ -48,31 +48,33 @@ def read_model(core: Any, model: str, path: Path) -> Any:
         InvalidArgument: it cannot be read.
     """
     # First, since OpenVINO tries one reader after the other, and TensorFlow's writes its complaints to stderr.
-    reason = explain_failure(path, "")
-    if not reason and path.suffix == ".xml":
-        reason = _explain_ir(path)
-    if reason:
-        raise InvalidArgument(f"model '{model}': OpenVINO cannot load '{path}': {reason}")
-    try:
-        return core.read_model(path)
-    except Exception as error:
-        raise InvalidArgument(
-            f"model '{model}': OpenVINO cannot load '{path}': {reason_of(error)}"
-        ) from error
+    reason = explain_failure(path, "") or (_explain_ir(path) if path.suffix == ".xml" else "")
+    if not reason:
+        try:
+            return core.read_model(path)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is about this file
+            reason = reason_of(error)
+            if "weights" in reason:
+                reason = _explain_weights(path) or reason
+    raise InvalidArgument(f"model '{model}': OpenVINO cannot load '{path}': {reason}")
 
 
 def _explain_ir(path: Path) -> str:
     """Say what is wrong with an IR that can be seen from outside; empty: nothing."""
     with path.open("rb") as file:
-        start = file.read(256)
-    if not start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<"):
-        return f"the file is no XML: it begins with {start[:16]!r}"
+        start = file.read(64)
+    if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<"):
+        return ""
+    return f"the file is no XML: it begins with {start[:16]!r}"
+
+
+def _explain_weights(path: Path) -> str:
+    """Say what is wrong with the weights of an IR that cannot be read; empty: nothing. One without weights may lack them."""
     weights = path.with_suffix(".bin")
+    if path.suffix != ".xml":
+        return ""
+    label = f"{weights.name}, the file with its weights"
     if not weights.is_file():
-        return ""  # fine for a model without weights
-    # An empty one is, too.
-    return (
-        f"its weights: {pointer}"
-        if (pointer := explain_failure(weights, "")) and weights.stat().st_size
-        else ""
-    )
+        return f"{label}, is missing"
+    reason = explain_failure(weights, "")
+    return f"{label}: {reason}" if reason else ""

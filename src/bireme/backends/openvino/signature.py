@@ -32,6 +32,12 @@ def shape_of(port: Any) -> tuple[int, ...]:
     return tuple(-1 if dim.is_dynamic else dim.get_length() for dim in shape)
 
 
+def fixed_shape_of(port: Any) -> tuple[int, ...] | None:
+    """Return the shape of an input or output if no dimension of it is dynamic."""
+    shape = port.get_partial_shape()
+    return tuple(shape.to_shape()) if shape.is_static else None
+
+
 def has_known_rank(port: Any) -> bool:
     """Whether it is known how many dimensions an input or output has."""
     return not port.get_partial_shape().rank.is_dynamic

@@ -28,6 +28,13 @@ def borrow_bf16(array: Array) -> Any:
     return ov.Tensor(_alias(array), list(array.shape), _BF16)
 
 
+def over(array: Array, datatype: str) -> Any:
+    """Return a tensor over the memory of ``array``, to be written to; holds it."""
+    if datatype == "BF16":
+        return ov.Tensor(array, list(array.shape), _BF16)
+    return ov.Tensor(array, shared_memory=True)
+
+
 def _alias(array: Array) -> Array:
     memory: Any = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
     return np.ndarray(array.shape, array.dtype, memory)
