@@ -415,6 +415,11 @@ class Context:
         shapes, values, addresses = self._input_shapes(), self._values(), dict(self._addresses)
         outputs = dict(self._outputs)
         if self._allocators:
+            if stream.capture is not None:
+                stream.is_capture_broken = True
+                return self._fail(
+                    "enqueueV3: Error Code 1: Cuda Runtime (operation not permitted when stream is capturing)"
+                )
             cuda.drain(stream)  # the real one waits, too: it has to know the data
             results = self._compute(cuda, shapes, values, addresses)
             for name, allocator in self._allocators.items():

@@ -58,17 +58,10 @@ def _default_batch_sizes(config: ModelConfig) -> list[int]:
     if not limit:
         return [0]
     oldest = config.sequence_batching.oldest if config.sequence_batching is not None else None
-    if config.dynamic_batching is not None:
-        sizes = {1, *config.dynamic_batching.preferred_batch_size} if _prefers(config) else set(_BATCH_SIZES)
-    elif oldest is not None:
-        sizes = {1, *oldest.preferred_batch_size}
-    else:
-        sizes = set(_BATCH_SIZES)
-    return sorted(size for size in {*sizes, limit} if size <= limit)
-
-
-def _prefers(config: ModelConfig) -> bool:
-    return config.dynamic_batching is not None and bool(config.dynamic_batching.preferred_batch_size)
+    batcher = config.dynamic_batching or oldest
+    # Where none is preferred, the largest one is filled in.
+    preferred = set(batcher.preferred_batch_size) - {limit} if batcher is not None else set()
+    return sorted(size for size in {1, limit, *(preferred or _BATCH_SIZES)} if size <= limit)
 
 
 def _spec_shapes(config: ModelConfig, spec: GraphSpec, inputs: Sequence[IoTensor]) -> dict[str, Dims]:
