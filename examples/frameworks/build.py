@@ -25,11 +25,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from network import RESNET50, TINY, Size
+from network import RESNET50, RESNET50_112, TINY, Size
 
 HERE = Path(__file__).resolve().parent
 MODELS = HERE / "models"
-SIZES = {"resnet50": RESNET50, "tiny": TINY}
+SIZES = {"resnet50": RESNET50, "resnet50_112": RESNET50_112, "tiny": TINY}
 
 TORCH_CONFIG = """\
 # This file tells neither types nor shapes, so this says them; the names are those of forward()'s arguments.

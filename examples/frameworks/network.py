@@ -28,6 +28,7 @@ class Size:
 
 
 RESNET50 = Size()
+RESNET50_112 = Size(side=112)
 TINY = Size(side=32, width=8, blocks=(1, 1), num_classes=10)
 
 
