@@ -116,6 +116,27 @@ def test_different_sets_of_optional_inputs_never_share_a_key() -> None:
     assert without.batch_key != with_it.batch_key
 
 
+def test_only_requests_with_equal_shape_tensors_share_a_key_whatever_their_sizes() -> None:
+    config = ModelConfig(
+        name="m",
+        max_batch_size=4,
+        input=(BATCHING.input[0], ModelInput("N", "TYPE_INT32", dims=(2,), is_shape_tensor=True)),
+        dynamic_batching=ModelDynamicBatching(),
+    )
+    validator = RequestValidator(config)
+
+    def keyed(*rows: list[int]) -> object:
+        shape_tensor = Tensor.from_numpy("N", np.array(rows, np.int32))
+        checked = request(fp32("A", len(rows), 16), shape_tensor)
+        validator.check(checked)
+        return checked.batch_key
+
+    assert keyed([7, 9]) == keyed([7, 9], [7, 9])
+    assert keyed([7, 9]) != keyed([7, 8])
+    with pytest.raises(InvalidArgument, match="the rows of shape tensor 'N' differ for 'm'"):
+        keyed([7, 9], [7, 8])
+
+
 def test_optional_input_may_be_left_out_and_strings_are_checked() -> None:
     validator = RequestValidator(PLAIN)
     validator.check(request(fp32("A", 0, 16)))

@@ -70,7 +70,8 @@ class RequestValidator:
         self._has_optional = self._num_required < len(self.inputs)
         batches = config.dynamic_batching is not None or config.sequence_batching is not None
         self._variable = [s.name for s in self.inputs.values() if batches and not (s.is_fixed or s.ragged)]
-        self._needs_key = batches and (self._has_optional or bool(self._variable))
+        self._shape_tensors = [t.name for t in config.input if batches and t.is_shape_tensor]
+        self._needs_key = batches and bool(self._has_optional or self._variable or self._shape_tensors)
         self._check_id = ControlInputs(config).check_id if config.sequence_batching is not None else None
 
     def check(self, request: InferenceRequest) -> None:
@@ -92,7 +93,7 @@ class RequestValidator:
         if self._check_id is not None:
             self._check_id(request)
         if self._needs_key:
-            request.batch_key = self._batch_key(inputs)
+            request.batch_key = self._batch_key(request)
 
     def check_bytes(self, request: InferenceRequest) -> None:
         """Decode the BYTES inputs of ``request``, so that `check` finds them decoded; may run on any thread.
@@ -138,9 +139,25 @@ class RequestValidator:
         if spec.datatype == "BYTES":
             self._check_bytes(request, tensor)
 
-    def _batch_key(self, inputs: dict[str, Tensor]) -> object:
-        key = tuple(inputs[name].shape[1:] for name in self._variable if name in inputs)
+    def _batch_key(self, request: InferenceRequest) -> object:
+        inputs = request.inputs
+        key: tuple[object, ...] = tuple(inputs[name].shape[1:] for name in self._variable if name in inputs)
+        if self._shape_tensors:  # what they hold is the shape of the whole batch
+            key += tuple(
+                self._shape_values(request, inputs[name]) for name in self._shape_tensors if name in inputs
+            )
         return (key, frozenset(inputs)) if self._has_optional else key
+
+    def _shape_values(self, request: InferenceRequest, tensor: Tensor) -> bytes:
+        """Return what a shape tensor says of each item of the batch: the same."""
+        content, num_rows = bytes(tensor.to_buffer()), request.batch_size if self.max_batch_size else 1
+        row = content[: len(content) // num_rows]
+        if row * num_rows != content:
+            raise self._error(
+                request,
+                f"the rows of shape tensor '{tensor.name}' differ for '{self.model_name}'. All items of a batch have one shape",
+            )
+        return row
 
     def _check_input_names(self, request: InferenceRequest) -> None:
         found = request.inputs
