@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from network import RESNET50, RESNET50_112, TINY, Size
+from network import RESNET50, RESNET50_112, TINY, Size, random_weights
 
 HERE = Path(__file__).resolve().parent
 MODELS = HERE / "models"
@@ -73,7 +73,7 @@ def write_onnx(target: Path, size: Size) -> None:
 
 
 def write_torchscript(target: Path, size: Size) -> None:
-    """Traced, with the weights as constants, so that torch can fold the normalisation into the convolutions."""
+    """Traced, with the weights as constants."""
     import resnet
     import torch
 
@@ -110,17 +110,15 @@ def exported(size: Size) -> object:
 def write_savedmodel(target: Path, size: Size) -> None:
     """The same weights, computed by TensorFlow's own operations."""
     import other_frameworks
-    import resnet
 
-    other_frameworks.save_tensorflow(resnet.weights_of(resnet.make(size)), size, target)
+    other_frameworks.save_tensorflow(random_weights(size), size, target)
 
 
 def write_jax(target: Path, size: Size) -> None:
     """The same weights, computed by JAX."""
     import other_frameworks
-    import resnet
 
-    other_frameworks.save_jax(resnet.weights_of(resnet.make(size)), size, target)
+    other_frameworks.save_jax(random_weights(size), size, target)
 
 
 def write_openvino(target: Path, size: Size) -> None:
@@ -179,9 +177,9 @@ NETWORKS = (
     Model("resnet_onnx", "model.onnx", ("torch", "onnx", "onnxscript"), write_onnx),
     Model("resnet_torchscript", "model.pt", ("torch",), write_torchscript, "pytorch_libtorch"),
     Model("resnet_pt2", "model.pt2", ("torch",), write_pt2),
-    Model("resnet_savedmodel", "model.savedmodel", ("torch", "tensorflow"), write_savedmodel),
+    Model("resnet_savedmodel", "model.savedmodel", ("tensorflow",), write_savedmodel),
     Model("resnet_openvino", "model.xml", ("torch", "onnx", "openvino"), write_openvino),
-    Model("resnet_jax", "model.jax", ("torch", "jax"), write_jax),
+    Model("resnet_jax", "model.jax", ("jax",), write_jax),
 )
 AOTI = Model("resnet_aoti", "model.pt2", ("torch",), write_aoti, "torch_aoti")
 TABLES = (

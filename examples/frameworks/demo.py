@@ -20,6 +20,7 @@ import network
 import numpy as np
 import tritonclient.http as triton_http
 from rich.table import Table
+from tritonclient.utils import triton_to_np_dtype
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
 import serving
@@ -44,9 +45,10 @@ class Answer(NamedTuple):
 def ask(server: triton_http.InferenceServerClient, model: str, rows: np.ndarray, num_runs: int) -> Answer:
     """Send ``rows`` as one request, several times."""
     config = server.get_model_config(model)
-    (name,) = (each["name"] for each in config["input"])
-    tensor = triton_http.InferInput(name, list(rows.shape), "FP32")
-    tensor.set_data_from_numpy(rows)
+    (declared,) = config["input"]
+    datatype = declared["data_type"].removeprefix("TYPE_")
+    tensor = triton_http.InferInput(declared["name"], list(rows.shape), datatype)
+    tensor.set_data_from_numpy(rows.astype(triton_to_np_dtype(datatype)))
     took_s = []
     for _ in range(num_runs):
         start = time.perf_counter()

@@ -1,6 +1,10 @@
-"""The network in plain numbers: its sizes, its weights, and the order of its operations, for any framework that has these few.
+"""A network of ResNet-50's shape in plain numbers: sizes, random weights, and the order of its operations. No framework is imported.
 
-No framework is imported here.
+Speed does not depend on what the weights say, and neither does whether two frameworks agree. Normalisation is multiplied into the
+convolutions, as every exporter does it.
+
+Source: He et al., "Deep Residual Learning for Image Recognition", table 1; the stride is in the 3×3 convolution, as everybody has
+it since.
 """
 
 from __future__ import annotations
@@ -34,11 +38,11 @@ TINY = Size(side=32, width=8, blocks=(1, 1), num_classes=10)
 
 def pictures(size: Size, count: int, seed: int = 1) -> np.ndarray:
     """Return ``count`` random pictures, FP32[count, 3, side, side]."""
-    return np.random.default_rng(seed).standard_normal((count, 3, size.side, size.side)).astype(np.float32)
+    return np.random.default_rng(seed).standard_normal((count, 3, size.side, size.side), np.float32)
 
 
 class Conv(NamedTuple):
-    """A convolution with its normalisation multiplied in, as every exporter does it."""
+    """A convolution."""
 
     weight: np.ndarray
     """FP32[out, in, height, width]"""
@@ -64,6 +68,29 @@ class Weights(NamedTuple):
     head_bias: np.ndarray
 
 
+def random_weights(size: Size, seed: int = 0) -> Weights:
+    """Return weights for which values neither vanish nor grow on their way; a seed always gives the same ones."""
+    source = np.random.default_rng(seed)
+
+    def conv(channels: int, out: int, kernel: int, stride: int = 1, gain: float = 2.0) -> Conv:
+        scale = np.sqrt(gain / (channels * kernel * kernel))
+        weight = scale * source.standard_normal((out, channels, kernel, kernel), np.float32)
+        return Conv(weight, 0.1 * source.standard_normal(out, np.float32), stride, kernel // 2)
+
+    stem, channels, blocks = conv(3, size.width, 7, 2), size.width, []
+    for stage, count in enumerate(size.blocks):
+        middle = size.width * 2**stage
+        out = middle * EXPANSION
+        for index in range(count):
+            stride = 2 if stage and not index else 1
+            convs = conv(channels, middle, 1), conv(middle, middle, 3, stride), conv(middle, out, 1, gain=0.2)
+            keeps = channels == out and stride == 1
+            blocks.append(Block(convs, None if keeps else conv(channels, out, 1, stride)))
+            channels = out
+    head = source.standard_normal((channels, size.num_classes), np.float32) / np.float32(np.sqrt(channels))
+    return Weights(stem, tuple(blocks), head, 0.1 * source.standard_normal(size.num_classes, np.float32))
+
+
 class Operations(Protocol):
     """What a framework has to be able to do. A picture's layout is its own affair."""
 
@@ -77,7 +104,7 @@ class Operations(Protocol):
 
 
 def compute(operations: Operations, weights: Weights, x: Any) -> Any:
-    """Return what `ResNet.forward` does, computed by another framework."""
+    """Return what `resnet.ResNet` gives, computed by another framework."""
     x = operations.max_pool(operations.relu(operations.conv(x, weights.stem)))
     for block in weights.blocks:
         y = x
