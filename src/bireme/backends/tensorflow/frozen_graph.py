@@ -1,5 +1,8 @@
 """Frozen graphs (``model.graphdef``): any node's output is an input or output of the model, if the config says so.
 
+Where it doesn't, outputs are what nothing in the graph takes, and inputs the placeholders that they need. Triton wants both to
+be in the config.
+
 Source: Triton ``tensorflow_backend_tf.cc`` (TRITONTF_ModelCreateFromGraphDef), ``tensorflow.cc`` (graphdef::ValidateTRITONTFModel).
 """
 
@@ -23,6 +26,8 @@ from bireme.types import InvalidArgument
 
 _PLACEHOLDER: Final = "Placeholder"
 _WITH_DEFAULT: Final = "PlaceholderWithDefault"
+_INPUTS: Final = frozenset({_PLACEHOLDER, _WITH_DEFAULT})
+_CONSTANTS: Final = frozenset({"Const", "VarHandleOp", "VariableV2"})
 _MAX_LISTED: Final = 10
 
 
@@ -57,21 +62,17 @@ class FrozenGraph:
         """Return what the graph says of the inputs and outputs in ``config``, and of the placeholders that they need.
 
         Raises:
-            InvalidArgument: the graph has no such node, or the config lists no outputs.
+            InvalidArgument: the graph has no such node, or no outputs.
         """
+        results = {} if config.output else self._default_results(config)
         config = with_state_tensors(config)
-        if not config.output:
-            raise InvalidArgument(
-                f"model '{config.name}': a frozen graph does not say what its outputs are; list them in config.pbtxt. "
-                f"Nothing in the graph takes the results of {quoted(self._last_nodes())}"
-            )
-        results = {tensor.name: self._find(config, "output", tensor.name) for tensor in config.output}
+        results |= {tensor.name: self._find(config, "output", tensor.name) for tensor in config.output}
         names = [tensor.name for tensor in config.input]
         names += [name for entry in config.batch_input for name in entry.target_name]
         names += sorted(server_inputs(config) - set(names))
         tensors = {name: self._find(config, "input", name) for name in names}
         fed = {tensor.name for tensor in tensors.values()}
-        for placeholder in self._placeholders(results.values(), fed):
+        for placeholder in _placeholders(results.values(), fed):
             tensors.setdefault(placeholder.op.name, placeholder)
         inputs = {name: _spec(name, tensor) for name, tensor in tensors.items()}
         optional = {name for name, tensor in tensors.items() if tensor.op.type == _WITH_DEFAULT}
@@ -103,43 +104,51 @@ class FrozenGraph:
             )
         near = near_name(node, names)
         suggestion = f"; did you mean '{near}'?" if near else ""
-        usual = [n.name for n in self._all_placeholders()] if kind == "input" else self._last_nodes()
+        usual = self._all_placeholders() if kind == "input" else list(self._last_tensors())
         raise InvalidArgument(
             f"model '{config.name}': {kind} '{name}' is in the config, but the graph has no node '{node}'{suggestion}; its "
-            f"{'placeholders' if kind == 'input' else 'last nodes'} are {quoted(usual[:_MAX_LISTED])}"
+            f"{'placeholders' if kind == 'input' else 'last results'} are {quoted(usual[:_MAX_LISTED])}"
         )
 
-    def _all_placeholders(self) -> list[Any]:
-        operations = self.opened.graph.get_operations()
-        return [operation for operation in operations if operation.type in {_PLACEHOLDER, _WITH_DEFAULT}]
+    def _all_placeholders(self) -> list[str]:
+        return [each.name for each in self.opened.graph.get_operations() if each.type in _INPUTS]
 
-    def _last_nodes(self) -> list[str]:
-        return [
-            operation.name
+    def _default_results(self, config: ModelConfig) -> dict[str, Any]:
+        results = self._last_tensors()
+        if not results:
+            raise InvalidArgument(
+                f"model '{config.name}': the graph does not show what its outputs are; list them in config.pbtxt"
+            )
+        return results
+
+    def _last_tensors(self) -> dict[str, Any]:
+        """Return what nothing in the graph takes, by name; what is there for training and for saving variables is left out."""
+        return {
+            f"{operation.name}:{index}" if index else operation.name: tensor
             for operation in self.opened.graph.get_operations()
-            if operation.outputs
-            and operation.type not in {_PLACEHOLDER, _WITH_DEFAULT, "Const"}
+            if operation.type not in _INPUTS | _CONSTANTS
+            and not operation.type.startswith("Assign")
+            and not operation.name.startswith("save/")
             and not any(tensor.consumers() for tensor in operation.outputs)
-        ][:_MAX_LISTED]
+            for index, tensor in enumerate(operation.outputs)
+        }
 
-    @staticmethod
-    def _placeholders(results: Iterable[Any], fed: set[str]) -> list[Any]:
-        """Return the placeholders that ``results`` are computed from, beyond what is fed."""
-        seen: set[str] = set()
-        waiting = [tensor for tensor in results if tensor.name not in fed]
-        found = []
-        while waiting:
-            tensor = waiting.pop()
-            operation = tensor.op
-            if operation.name in seen:
-                continue
-            seen.add(operation.name)
-            if operation.type == _PLACEHOLDER:
-                found.append(tensor)
-            waiting += [each for each in operation.inputs if each.name not in fed]
-            for control in operation.control_inputs:
-                waiting += [each for each in control.outputs if each.name not in fed]
-        return found[::-1]
+
+def _placeholders(results: Iterable[Any], fed: set[str]) -> list[Any]:
+    """Return the placeholders that ``results`` are computed from, beyond the tensors that are ``fed``."""
+    waiting = [tensor.op for tensor in results if tensor.name not in fed]
+    seen: set[str] = set()
+    found = []
+    while waiting:
+        operation = waiting.pop()
+        if operation.name in seen:
+            continue
+        seen.add(operation.name)
+        if operation.type == _PLACEHOLDER:
+            found.append(operation.outputs[0])
+        waiting += [tensor.op for tensor in operation.inputs if tensor.name not in fed]
+        waiting += operation.control_inputs
+    return sorted(found, key=lambda tensor: str(tensor.name))
 
 
 def _read(ctx: ModelContext, path: Path) -> Any:
