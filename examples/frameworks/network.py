@@ -73,7 +73,7 @@ def random_weights(size: Size, seed: int = 0) -> Weights:
     source = np.random.default_rng(seed)
 
     def conv(channels: int, out: int, kernel: int, stride: int = 1, gain: float = 2.0) -> Conv:
-        scale = np.sqrt(gain / (channels * kernel * kernel))
+        scale = np.float32(np.sqrt(gain / (channels * kernel * kernel)))
         weight = scale * source.standard_normal((out, channels, kernel, kernel), np.float32)
         return Conv(weight, 0.1 * source.standard_normal(out, np.float32), stride, kernel // 2)
 
