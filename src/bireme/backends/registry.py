@@ -42,7 +42,12 @@ class _BuiltIn(NamedTuple):
 _BUILT_IN: Final = MappingProxyType(
     {
         ENSEMBLE_PLATFORM: _BuiltIn("bireme.backends.ensemble.backend", "EnsembleBackend", "numpy"),
-        "onnxruntime": _BuiltIn("bireme.backends.onnxruntime", "OnnxRuntimeBackend", "onnxruntime"),
+        "onnxruntime": _BuiltIn(
+            "bireme.backends.onnxruntime",
+            "OnnxRuntimeBackend",
+            "onnxruntime",
+            gpus=GpuBuild("onnxruntime", "capi/*providers_cuda*", "pip install onnxruntime-gpu"),
+        ),
         "openvino": _BuiltIn("bireme.backends.openvino.backend", "OpenVinoBackend", "openvino"),
         "pytorch": _BuiltIn(
             "bireme.backends.pytorch.backend",

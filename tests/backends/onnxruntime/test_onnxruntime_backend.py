@@ -296,13 +296,6 @@ def test_instances_run_at_the_same_time_and_keep_their_own_results(open_model):
         assert list(threads.map(run, range(4))) == [True] * 4
 
 
-def test_instances_on_gpus_are_not_supported_yet(open_model):
-    model = open_model(save_add)
-
-    with pytest.raises(Unsupported, match="instance 'g_0' of model 'm': KIND_GPU is not supported yet"):
-        model.loaded.create_instance(Placement("g_0", "KIND_GPU"))
-
-
 # Completing and checking the config.
 
 
@@ -506,7 +499,7 @@ def test_every_option_reaches_onnxruntime(open_model):
         optimization=ModelOptimizationPolicy(graph=OptimizationGraph(level=-1)),
     )
 
-    options = model.loaded._session.get_session_options()
+    options = model.loaded._sessions[None].get_session_options()
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 2)
     assert options.execution_mode == onnxruntime.ExecutionMode.ORT_PARALLEL
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -524,9 +517,8 @@ def test_an_arena_may_be_shrunk_after_each_run(open_model):
     assert model.execute(INPUT0=ones(16), INPUT1=ones(16))["OUTPUT0"][0] == 2
 
 
-@pytest.mark.parametrize("place", ["gpu_execution_accelerator", "cpu_execution_accelerator"])
-def test_an_accelerator_that_is_not_installed_is_answered_with_those_that_are(open_model, place):
-    accelerators = ExecutionAccelerators(**{place: (Accelerator("tensorrt"),)})
+def test_an_accelerator_that_is_not_installed_is_answered_with_those_that_are(open_model):
+    accelerators = ExecutionAccelerators(cpu_execution_accelerator=(Accelerator("tensorrt"),))
 
     with pytest.raises(
         InvalidArgument, match=r"'tensorrt' is not available: the installed onnxruntime has .*cpu"

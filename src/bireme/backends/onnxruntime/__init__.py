@@ -1,4 +1,4 @@
-"""The onnxruntime backend: ONNX and ORT files on the CPU, one session per model version, shared by its instances."""
+"""The onnxruntime backend: ONNX and ORT files, one session for each device, shared by the instances there."""
 
 from bireme.backends.onnxruntime.backend import OnnxRuntimeBackend
 

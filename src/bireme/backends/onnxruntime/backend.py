@@ -10,6 +10,9 @@ Source: Triton ``onnxruntime.cc`` (LoadModel).
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from bireme.backends.config_check import find_faults
@@ -24,38 +27,57 @@ from bireme.backends.signature import complete
 from bireme.config import ModelConfig
 from bireme.config.state_tensors import with_state_tensors
 from bireme.ipc.cpu_limit import cpu_limit
-from bireme.types import InvalidArgument, Unsupported
+from bireme.types import InvalidArgument
 
+_GPU: Final = "KIND_GPU"
 _DEFAULT_FILENAMES: Final = ("model.onnx", "model.ort")
 
 
 class OnnxRuntimeBackend:
-    """The onnxruntime backend, on the CPU."""
+    """The onnxruntime backend."""
 
     name = "onnxruntime"
 
     def load(self, ctx: ModelContext) -> OnnxModel:
-        """Open the model file in one session. Blocking, with the GIL released for nearly all of its time.
+        """Open the model file in a session on the first instance's device. Blocking, with the GIL free for nearly all of it.
 
         Raises:
             InvalidArgument: the file, a parameter or an accelerator is wrong.
             NotFound: there is no such file.
+            Unsupported: an instance is to be on a GPU, and this onnxruntime cannot use one.
+            BackendFailed: the GPU cannot be used now.
         """
         num_cpus = cpu_limit()
         backend_settings = read_backend_settings(ctx.backend_config, num_cpus)
         settings = read_model_settings(ctx.config, num_cpus)
         path = find_model_file(ctx, _DEFAULT_FILENAMES)
-        session = open_session(ctx, path, settings, backend_settings)
-        return OnnxModel(ctx, session, settings, backend_settings.default_max_batch_size)
+        optimization = ctx.config.optimization
+        accelerators = optimization.execution_accelerators if optimization is not None else None
+        if accelerators is not None and accelerators.gpu_execution_accelerator and not _uses_gpus(ctx.config):
+            log.info(
+                "model '%s': gpu_execution_accelerator has no effect, as no instance is on a GPU", ctx.name
+            )
+        open_on = partial(open_session, ctx, path, settings, backend_settings)
+        return OnnxModel(ctx, open_on, settings, backend_settings.default_max_batch_size)
 
 
 class OnnxModel:
-    """One version's session. Weights are in memory once, whatever the number of instances."""
+    """One version's sessions, one for each device. Weights are there once, whatever the number of instances."""
 
     def __init__(
-        self, ctx: ModelContext, session: Any, settings: ModelSettings, default_max_batch_size: int
+        self,
+        ctx: ModelContext,
+        open_on: Callable[[int | None], Any],
+        settings: ModelSettings,
+        default_max_batch_size: int,
     ) -> None:
-        self._session = session
+        """``open_on`` opens a session on a GPU, or on the CPU for None; it is called now for the first instance's device."""
+        first = ctx.config.instance_group[0] if ctx.config.instance_group else None
+        device = first.gpus[0] if first is not None and first.kind == _GPU else None
+        session = open_on(device)
+        self._open_on = open_on
+        self._lock = threading.Lock()
+        self._sessions = {device: session}
         self._settings = settings
         self._default_max_batch_size = default_max_batch_size
         self._config = with_state_tensors(ctx.config)
@@ -95,18 +117,28 @@ class OnnxModel:
     def create_instance(self, placement: Placement) -> OnnxInstance:
         """Make an instance; it costs no memory beyond what its runs need.
 
+        The first one on a device opens the session there.
+
         Raises:
-            Unsupported: it is to be placed on a GPU.
+            Unsupported: it is to be placed on a GPU, and this onnxruntime cannot use one.
+            BackendFailed: the GPU cannot be used now.
         """
-        if placement.kind == "KIND_GPU":
-            raise Unsupported(
-                f"instance '{placement.name}' of model '{self._config.name}': KIND_GPU is not supported yet by the "
-                f"onnxruntime backend; use KIND_CPU or KIND_AUTO"
-            )
-        model = (self._session, self._config, self.signature, self._settings)
+        gpu = placement.device_id if placement.kind == _GPU else None
+        model = (self._session_on(gpu), self._config, self.signature, self._settings)
         execute = make_execute(*model)
-        return OnnxInstance(execute, make_execute_into(*model, execute))
+        # With a GPU it waits for the device.
+        return OnnxInstance(execute, make_execute_into(*model, execute), may_run_inline=gpu is None)
+
+    def _session_on(self, gpu: int | None) -> Any:
+        with self._lock:
+            if gpu not in self._sessions:
+                self._sessions[gpu] = self._open_on(gpu)
+            return self._sessions[gpu]
 
     def close(self) -> None:
-        """Give the session back. Results that are still held keep their own memory."""
-        self._session = None
+        """Give the sessions back. Results that are still held keep their own memory."""
+        self._sessions.clear()
+
+
+def _uses_gpus(config: ModelConfig) -> bool:
+    return any(group.kind == _GPU for group in config.instance_group)

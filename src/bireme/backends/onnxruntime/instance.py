@@ -41,12 +41,13 @@ _FATAL: Final = 4
 class OnnxInstance:
     """Runs the shared session. ``execute`` is chosen when the instance is made, see the module."""
 
-    __slots__ = ("execute", "execute_into")
+    __slots__ = ("execute", "execute_into", "may_run_inline")
 
-    may_run_inline: Final = True
-    """It is native code that waits for nothing: a fast model may run on the loop thread."""
-
-    def __init__(self, execute: Execute, execute_into: ExecuteInto | None = None) -> None:
+    def __init__(
+        self, execute: Execute, execute_into: ExecuteInto | None = None, *, may_run_inline: bool = True
+    ) -> None:
+        self.may_run_inline = may_run_inline
+        """On the CPU it is native code that waits for nothing: a fast model may run on the loop thread."""
         self.execute = execute
         self.execute_into = execute_into
         """None: the model's data types do not allow it."""

@@ -6,6 +6,9 @@ warnings to stderr. A server does neither on its own account.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import logging
 import os
 from typing import Final
@@ -17,7 +20,7 @@ import onnxruntime as ort
 
 from bireme.telemetry.log import get_logger
 
-__all__ = ["log", "ort"]
+__all__ = ["log", "ort", "preload_gpu_libraries"]
 
 log: Final = get_logger("bireme.backends.onnxruntime")
 
@@ -43,3 +46,16 @@ def _route_log() -> None:
 
 
 _route_log()
+
+
+@functools.cache
+def preload_gpu_libraries() -> None:
+    """Let onnxruntime find CUDA and cuDNN where pip has put them; once. It prints what is missing, which goes into our log."""
+    preload = getattr(ort, "preload_dlls", None)
+    if preload is None:
+        return  # older versions find them beside torch or by the linker's paths
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        preload(directory="")
+    for line in printed.getvalue().splitlines():
+        log.warning("%s", line)

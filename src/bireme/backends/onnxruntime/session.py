@@ -11,31 +11,52 @@ from bireme.backends.interface import ModelContext
 from bireme.backends.model_file import explain_failure
 from bireme.backends.onnxruntime.operators import register_operators
 from bireme.backends.onnxruntime.providers import choose_providers
-from bireme.backends.onnxruntime.runtime import log, ort
+from bireme.backends.onnxruntime.runtime import log, ort, preload_gpu_libraries
 from bireme.backends.onnxruntime.settings import BackendSettings, ModelSettings
-from bireme.types import InvalidArgument
+from bireme.types import BackendFailed, InvalidArgument
 
 # "[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : Load model from <path> failed:Protobuf parsing failed."
 _ERROR_PREFIX: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
 
 
 def open_session(
-    ctx: ModelContext, path: Path, settings: ModelSettings, backend_settings: BackendSettings
+    ctx: ModelContext,
+    path: Path,
+    settings: ModelSettings,
+    backend_settings: BackendSettings,
+    gpu: int | None = None,
 ) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` over the file at ``path``.
+    """Return an ``onnxruntime.InferenceSession`` over the file at ``path``; ``gpu`` None: on the CPU.
 
     Raises:
         InvalidArgument: an accelerator is not available, an operator library or the file cannot be loaded.
+        Unsupported: this installation cannot use a GPU.
+        BackendFailed: the GPU cannot be used now.
     """
-    providers = choose_providers(ctx.config, ort.get_all_providers(), ort.get_available_providers())
+    providers = choose_providers(ctx.config, ort.get_all_providers(), ort.get_available_providers(), gpu)
     options = _session_options(ctx, settings, backend_settings)
+    if gpu is not None:
+        preload_gpu_libraries()
     try:
         # Without its fallback, which prints to stdout and hides that an accelerator did not work.
-        return ort.InferenceSession(path, options, providers=providers, enable_fallback=False)
+        session = ort.InferenceSession(path, options, providers=providers, enable_fallback=False)
     except Exception as error:
         raise InvalidArgument(
             f"model '{ctx.name}': onnxruntime cannot load '{path}': {explain_failure(path, _without_prefix(error))}"
         ) from error
+    if gpu is not None:
+        _check_started(ctx.name, session, [name for name, _ in providers], gpu)
+    return session
+
+
+def _check_started(model: str, session: Any, wanted: list[str], gpu: int) -> None:
+    """Onnxruntime only warns of a provider whose libraries it does not find, and runs the model on the CPU instead."""
+    missing = [name for name in wanted if name not in session.get_providers()]
+    if missing:
+        raise BackendFailed(
+            f"model '{model}': onnxruntime could not start {', '.join(missing)} on GPU {gpu}, as a rule for want of the CUDA and "
+            f"cuDNN libraries that it was built with (pip install 'onnxruntime-gpu[cuda,cudnn]'); its reason is in the log"
+        )
 
 
 def _session_options(ctx: ModelContext, settings: ModelSettings, backend_settings: BackendSettings) -> Any:
