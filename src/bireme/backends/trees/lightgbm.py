@@ -10,6 +10,7 @@ from bireme.backends.interface import ModelContext
 from bireme.backends.model_file import explain_failure, find_model_file
 from bireme.backends.predictor import PredictorModel
 from bireme.backends.trees.forest import Forest
+from bireme.backends.trees.lightgbm_text import find_damage, read_head
 from bireme.backends.trees.predictor import ForestPredictor
 from bireme.backends.trees.settings import ForestSettings, is_worth_threads, read_settings
 from bireme.ipc.cpu_limit import cpu_limit
@@ -49,15 +50,17 @@ def open_forest(model: str, path: Path, settings: ForestSettings) -> Forest:
     Raises:
         InvalidArgument: it is no such file, or has fewer rounds than ``settings`` ask for.
     """
+    label = f"model '{model}'"
+    content = path.read_bytes()
+    damage = find_damage(content)
+    if damage:
+        raise _fault(label, path, damage)
     lightgbm.register_logger(_QuietLog())
     try:
         booster = lightgbm.Booster(model_file=path)
     except Exception as error:
-        reason = f"{_one_line(error)} (is the file complete, and is it a model that save_model() wrote?)"
-        raise InvalidArgument(
-            f"model '{model}': LightGBM {lightgbm.__version__} cannot load '{path}': {explain_failure(path, reason)}"
-        ) from error
-    return LightGbmForest(f"model '{model}'", booster, read_objective(path), settings)
+        raise _fault(label, path, " ".join(str(error).split())) from error
+    return LightGbmForest(label, booster, read_head(content).get("objective", ""), settings)
 
 
 class LightGbmForest:
@@ -114,17 +117,6 @@ class LightGbmForest:
         return result.reshape(len(rows), -1)
 
 
-def read_objective(path: Path) -> str:
-    """Return the objective in the head of a model file, such as ``multiclass num_class:3``; empty: it has none."""
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if line.startswith("objective="):
-                return line.removeprefix("objective=").strip()
-            if line.startswith("Tree="):
-                break
-    return ""
-
-
 def _num_classes(objective: str, num_groups: int) -> int:
     name = objective.partition(" ")[0]
     if name in {"multiclass", "multiclassova"}:
@@ -132,12 +124,13 @@ def _num_classes(objective: str, num_groups: int) -> int:
     return 2 if name == "binary" else 0
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _fault(label: str, path: Path, reason: str) -> InvalidArgument:
+    explained = explain_failure(path, f"{reason} (is the file complete, and is it what save_model() wrote?)")
+    return InvalidArgument(f"{label}: LightGBM {lightgbm.__version__} cannot load '{path}': {explained}")
 
 
 class _QuietLog:
-    """Takes what LightGBM would print. Its errors are also raised, and then reported by whoever asked."""
+    """Takes what LightGBM would print, but for its errors, which are also raised: they go to stderr all the same."""
 
     def info(self, message: str) -> None:
         """Log a line of information."""
