@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import grpc
 import pytest
@@ -246,3 +247,55 @@ def test_a_wrong_certificate_ends_the_start_before_any_port_is_bound(serving):
         assert server.exit_status() == 1
         assert "--grpc-server-cert '/no/cert': No such file or directory" in server.output
         assert "listening for" not in server.output
+
+
+@pytest.mark.parametrize("_attempt", range(3))
+def test_nobody_who_connects_while_the_server_stops_is_left_without_an_answer(serving, _attempt):
+    """Clients that ask again and again; on a connection until they are told that it ends, then on a new one.
+
+    One that was idle for a moment may have been closed just when its client began to ask: HTTP has no way to tell it before.
+    """
+    ask = (
+        f"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(INFER)}\r\n\r\n{INFER}".encode()
+    )
+    faults: list[str] = []
+    statuses: set[bytes] = set()
+
+    def client(port: int) -> None:
+        while True:
+            try:
+                its = socket.create_connection(("127.0.0.1", port), timeout=20)
+            except OSError:  # the port is closed
+                return
+            num_answers = 0
+            with its, its.makefile("rb") as replies:
+                try:
+                    while ask_on(its, replies):
+                        num_answers += 1
+                except OSError as error:
+                    if not num_answers:
+                        faults.append(repr(error))
+
+    def ask_on(its: socket.socket, replies: BinaryIO) -> bool:
+        """Return whether the connection goes on."""
+        its.sendall(ask)
+        line = replies.readline()
+        if not line:
+            raise ConnectionError("closed without a reply")
+        statuses.add(line.split()[1])
+        headers = http.client.parse_headers(replies)
+        replies.read(int(headers["Content-Length"]))
+        return headers["Connection"] != "close"
+
+    with serving() as server:
+        server.wait_for("is ready")
+        clients = [threading.Thread(target=client, args=(server.port,)) for _ in range(6)]
+        for each in clients:
+            each.start()
+        time.sleep(0.2)
+        server.popen.send_signal(signal.SIGTERM)
+        assert server.exit_status() == 0
+        for each in clients:
+            each.join()
+    assert faults == []
+    assert statuses == {b"200", b"503"}

@@ -138,6 +138,57 @@ def test_stop_closes_idle_connections_and_waits_for_the_others(run):
     run(scenario)
 
 
+@pytest.mark.parametrize("family", ["tcp", "unix"])
+def test_stop_answers_what_was_sent_and_what_is_on_its_way(run, tmp_path, family):
+    """The system would reset who waits to be accepted, or has sent what nobody has read."""
+    path = str(tmp_path / "socket") if family == "unix" else ""
+
+    def connect(listener):
+        if path:
+            client = socket.socket(socket.AF_UNIX)
+            client.connect(path)
+        else:
+            client = socket.create_connection(("127.0.0.1", listener.port))
+        client.settimeout(5)
+        return client
+
+    async def scenario():
+        listener = HttpListener(echo, ListenOptions(f"unix:{path}", 0) if path else LOCAL)
+        await listener.start()
+        with contextlib.ExitStack() as clients:
+            used, idle = (clients.enter_context(connect(listener)) for _ in range(2))
+            await until(lambda: len(listener.connections) == 2)
+            for client in (used, idle):
+                client.sendall(GET)
+                await asyncio.to_thread(client.recv, 4096)
+            new, late = (clients.enter_context(connect(listener)) for _ in range(2))
+            for client in (used, new):
+                client.sendall(GET)  # from here on the loop has not looked
+            stopping = asyncio.ensure_future(listener.stop(5))
+            await until(lambda: len(listener.connections) == 1)  # they are answered, or were idle
+            late.sendall(GET)
+            await stopping
+            for client in (used, new, late):
+                assert client.recv(4096).startswith(b"HTTP/1.1 200")
+                assert client.recv(4096) == b""
+            assert idle.recv(4096) == b""
+
+    run(scenario)
+
+
+def test_a_client_that_connects_and_says_nothing_does_not_hold_up_a_stop(run):
+    async def scenario():
+        listener = HttpListener(echo, LOCAL)
+        await listener.start()
+        _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        start_s = time.monotonic()
+        await listener.stop(5)
+        assert time.monotonic() - start_s < 2
+        writer.close()
+
+    run(scenario)
+
+
 def test_stop_cuts_what_takes_too_long(run, caplog):
     async def scenario():
         route = HoldRoute()

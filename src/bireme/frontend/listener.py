@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import selectors
 import socket
+import time
 from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 from bireme.frontend.busy_poll import BusyPoll
+from bireme.frontend.newcomers import keep_out
 from bireme.frontend.options import ListenOptions
 from bireme.frontend.tls import Certificates, CertificateWatch
 from bireme.frontend.tls_connection import TlsConnection, TlsState
@@ -22,12 +25,20 @@ from bireme.types import Unavailable
 log = get_logger(__name__)
 
 _BACKLOG = 1024
+_FIRST_REQUEST_S = 0.25
+"""How long a client that has just connected has to begin its request, when the port closes."""
+_MOST_TURNS = 100
+"""Looks at whether more clients have connected, before the port closes all the same."""
 _ABORT_TIMEOUT_S = 1.0
 """An aborted transport reports its end in the next iteration of the loop."""
 
 
 class Connection(Protocol):
     """What a listener asks of its connections, which call `Listener.add` and `Listener.remove` for themselves."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has come yet: the client's first request is most likely on its way."""
 
     def retire(self) -> None:
         """Let the client know that it must open a new connection for what comes next; cut off nothing."""
@@ -146,7 +157,11 @@ class Listener:
             connection.retire()
 
     async def stop(self, grace_s: float) -> None:
-        """Accept nothing more, close idle connections, let the others finish for ``grace_s``, then cut them."""
+        """Accept nothing more, close idle connections, let the others finish for ``grace_s``, then cut them.
+
+        What clients have sent by now is answered, as far as they have connected.
+        """
+        await self._take_rest()
         self._is_stopping = True
         if self._watch is not None:
             self._watch.stop()
@@ -155,6 +170,7 @@ class Listener:
             self._unix = None
         if self._server is not None:
             self._server.close()
+        grace_s -= await self._wait_for_new(min(grace_s, _FIRST_REQUEST_S))
         for connection in tuple(self.connections):
             connection.drain()
         if not await self._wait_until_empty(grace_s):
@@ -166,6 +182,33 @@ class Listener:
             await self._server.wait_closed()
             self._server = None
         self._stop_sweeping()
+
+    async def _take_rest(self) -> None:
+        """Take in connections that wait to be accepted, and what they have sent: the system would reset them with the port."""
+        if self._server is None:
+            return
+        with selectors.DefaultSelector() as waiting:
+            for listening in self._server.sockets:
+                keep_out(listening.fileno())
+                waiting.register(listening.fileno(), selectors.EVENT_READ)
+            for _ in range(_MOST_TURNS):
+                # One turn of the loop accepts, the next one begins the connections, and one more reads.
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                if not waiting.select(0):
+                    break
+
+    async def _wait_for_new(self, timeout_s: float) -> float:
+        """Close all connections that are not new, and wait for the first request of those that are; return how long it took."""
+        start_s = time.monotonic()
+        for connection in tuple(self.connections):
+            if connection.is_new:
+                connection.retire()
+            else:
+                connection.drain()
+        if any(connection.is_new for connection in self.connections):
+            await self._wait_until_empty(timeout_s)
+        return time.monotonic() - start_s
 
     async def _wait_until_empty(self, timeout_s: float) -> bool:
         """Wait for the last connection's end; False when it did not come in time."""
@@ -182,7 +225,7 @@ class Listener:
         if self._is_retiring:
             connection.retire()
         if self._is_stopping:  # it had been accepted before the socket was closed
-            connection.drain()
+            connection.retire()
         elif self._sweep_timer is None:
             self._start_sweeping()
 

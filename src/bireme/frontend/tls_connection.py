@@ -344,6 +344,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
 
     # The listener's connection, while the handshake lasts
 
+    is_new = True
+
     def retire(self) -> None:
         """Nothing: what was not asked cannot be answered."""
 

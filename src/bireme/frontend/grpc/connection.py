@@ -358,6 +358,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     # The listener's side
 
+    @property
+    def is_new(self) -> bool:
+        """See `Connection.is_new`."""
+        return not self._num_received
+
     def retire(self) -> None:
         """Ask the client to open a new connection for its next calls; those that come meanwhile are taken."""
         if not self._is_retired and not self.is_lost:

@@ -316,6 +316,11 @@ class HttpConnection(RequestReceiver):
         """Whether the client waits for nothing and has begun nothing."""
         return not self._queue and not self._held and self._phase is Phase.HEAD
 
+    @property
+    def is_new(self) -> bool:
+        """See `Connection.is_new`."""
+        return not self.num_requests and self.is_idle
+
     def is_last(self, exchange: Exchange) -> bool:
         """Whether nothing is asked for behind ``exchange``."""
         return not self._queue or self._queue[-1] is exchange
