@@ -46,6 +46,12 @@ def test_the_default_batch_size_can_be_set(module):
         assert 32 == model.config.max_batch_size
 
 
+def test_a_misspelt_parameter_is_warned_of(module, caplog):
+    with caplog.at_level("WARNING", "bireme"), OpenModel(module, parameter("TF_SIGNATUR_DEF", "text")):
+        pass
+    assert "'TF_SIGNATUR_DEF' is unknown and ignored; did you mean 'TF_SIGNATURE_DEF'?" in caplog.text
+
+
 def test_only_listed_outputs_are_computed(module):
     text = 'max_batch_size: 2 output { name: "z" data_type: TYPE_FP32 dims: 8 }'
 

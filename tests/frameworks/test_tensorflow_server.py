@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -13,8 +14,9 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+from bireme import Server
 from e2e_server import RunningServer, wait_until
-from tensorflow_models import SAVED_MODEL, build_sum, save_graph, save_keras, save_module
+from tensorflow_models import SAVED_MODEL, build_sum, save_function, save_graph, save_keras, save_module, tf
 
 pytestmark = pytest.mark.slow
 
@@ -163,7 +165,9 @@ def test_a_broken_folder_is_told(http, repository):
     shutil.copytree(repository / "text", repository / "broken", dirs_exist_ok=True)
     (repository / "broken" / SAVED_MODEL / "saved_model.pb").write_bytes(b"")
 
-    with pytest.raises(InferenceServerException, match=r"saved_model\.pb' is no SavedModel: the file is empty"):
+    with pytest.raises(
+        InferenceServerException, match=r"saved_model\.pb' is no SavedModel: the file is empty"
+    ):
         http.load_model("broken")
 
 
@@ -186,3 +190,39 @@ def test_unloading_gives_all_memory_back(http):
     assert not workers()
     http.load_model("module")
     assert [[8.0] * 4] * 2 == ask(http, "module", x=ONES).as_numpy("y").tolist()
+
+
+def test_state_is_kept_for_sequences(tmp_path):
+    """The state's tensors are in the signature, and in no list of the config."""
+    save_function(
+        tmp_path / "total",
+        lambda x, total: {"before": total, "total_next": total + x},
+        tf.TensorSpec([None, 1], tf.float32, "x"),
+        tf.TensorSpec([None, 1], tf.float32, "total"),
+    )
+    (tmp_path / "total/config.pbtxt").write_text(
+        f"""
+        {INSIDE}
+        max_batch_size: 4
+        sequence_batching {{
+          oldest {{ max_candidate_sequences: 4 }}
+          state {{ input_name: "total" output_name: "total_next" data_type: TYPE_FP32 dims: 1 }}
+        }}
+        """
+    )
+
+    async def count(server, sequence):
+        sums = []
+        for index in range(4):
+            place = {"sequence_start": index == 0, "sequence_end": index == 3}
+            x = np.full((1, 1), sequence, np.float32)
+            sums.append(
+                (await server.ainfer("total", {"x": x}, sequence_id=sequence, **place))["before"].item()
+            )
+        return sums
+
+    async def main():
+        async with Server(tmp_path) as server:
+            return await asyncio.gather(count(server, 1), count(server, 5))
+
+    assert [[0, 1, 2, 3], [0, 5, 10, 15]] == asyncio.run(main())

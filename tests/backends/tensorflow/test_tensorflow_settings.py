@@ -2,7 +2,12 @@
 
 import pytest
 
-from bireme.backends.tensorflow.settings import BackendSettings, read_backend_settings, read_model_settings
+from bireme.backends.tensorflow.settings import (
+    BackendSettings,
+    describe_unknown,
+    read_backend_settings,
+    read_model_settings,
+)
 from bireme.config import ModelConfig
 from bireme.config.model_config import (
     Accelerator,
@@ -129,6 +134,15 @@ def test_accelerators_are_refused(name, kind):
         read_model_settings(
             config(optimization=ModelOptimizationPolicy(execution_accelerators=accelerators)), 1
         )
+
+
+def test_parameters_that_look_like_tensorflows_are_told_if_they_are_none():
+    found = describe_unknown(config(TF_NUM_INTRA_THREAD="1", TF_XYZ="", other="x", TF_GRAPH_TAG="serve"))
+
+    assert [
+        "model 'm': parameter 'TF_NUM_INTRA_THREAD' is unknown and ignored; did you mean 'TF_NUM_INTRA_THREADS'?",
+        "model 'm': parameter 'TF_XYZ' is unknown and ignored",
+    ] == found
 
 
 def test_backend_settings_have_defaults_and_can_be_given():

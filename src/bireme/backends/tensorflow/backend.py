@@ -23,6 +23,7 @@ from bireme.backends.tensorflow.session import OpenGraph
 from bireme.backends.tensorflow.settings import (
     BackendSettings,
     ModelSettings,
+    describe_unknown,
     read_backend_settings,
     read_model_settings,
 )
@@ -60,6 +61,8 @@ class TensorFlowBackend:
         """
         backend_settings = read_backend_settings(ctx.backend_config)
         settings = read_model_settings(ctx.config, cpu_limit())
+        for line in describe_unknown(ctx.config):
+            log.warning(line)
         model_file = _open(ctx, settings, backend_settings)
         return TensorFlowModel(ctx, model_file, backend_settings.default_max_batch_size)
 

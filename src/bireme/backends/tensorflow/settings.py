@@ -34,8 +34,18 @@ from bireme.backends.settings import (
     num_instances,
 )
 from bireme.config import ModelConfig
+from bireme.config.faults import near_name
 from bireme.types import InvalidArgument, Unsupported
 
+_PARAMETERS: Final = (
+    "TF_NUM_INTRA_THREADS",
+    "TF_NUM_INTER_THREADS",
+    "TF_USE_PER_SESSION_THREADS",
+    "TF_GRAPH_TAG",
+    "TF_SIGNATURE_DEF",
+    "TF_INIT_OPS_FILE",
+    "MAX_SESSION_SHARE_COUNT",
+)
 _BOOLEANS: Final = {
     **dict.fromkeys(("true", "on", "yes", "1"), True),
     **dict.fromkeys(("false", "off", "no", "0"), False),
@@ -89,6 +99,16 @@ def read_model_settings(config: ModelConfig, num_cpus: int) -> ModelSettings:
         init_ops_file=reader.text("TF_INIT_OPS_FILE"),
         xla_level=_xla_level(config),
     )
+
+
+def describe_unknown(config: ModelConfig) -> list[str]:
+    """Return a line for each parameter that looks as if it were TensorFlow's, and is none: Triton ignores it in silence."""
+    return [
+        f"model '{config.name}': parameter '{key}' is unknown and ignored"
+        + (f"; did you mean '{near}'?" if (near := near_name(key, _PARAMETERS)) else "")
+        for key in config.parameters
+        if key.startswith("TF_") and key not in _PARAMETERS
+    ]
 
 
 def read_backend_settings(settings: Mapping[str, str]) -> BackendSettings:
