@@ -226,7 +226,7 @@ def test_requests_that_do_not_fit_are_told_why(client, arrays, datatype, message
             lambda root: write_config(root, "bad", 'parameters { key: "TARGET_DEVICE" value { string_value: "GPU" } }'),
             "OpenVINO finds no device 'GPU' here; it finds 'CPU'",
         ),
-        (lambda root: write_config(root, "bad", "instance_group { kind: KIND_GPU }"), "KIND_GPU"),
+        (lambda root: write_config(root, "bad", "instance_group { kind: KIND_GPU }"), "Intel's devices by the parameter TARGET_DEVICE"),
     ],
     ids=["weights", "pointer", "broken", "name", "data type", "device", "kind"],
 )  # fmt: skip

@@ -36,7 +36,9 @@ class _BuiltIn(NamedTuple):
     runs_isolated: bool = False
     """Whether its models run in processes of their own where their configs don't say."""
     gpus: GpuBuild | None = None
-    """Which builds of the framework can use GPUs; None: the backend runs models on the CPU alone."""
+    """Which builds of the framework can use GPUs; None: none of NVIDIA's, which are those that the server knows."""
+    runs_on: str = "the CPU alone"
+    """What is told of the backend where ``gpus`` is None."""
 
 
 _BUILT_IN: Final = MappingProxyType(
@@ -48,7 +50,12 @@ _BUILT_IN: Final = MappingProxyType(
             "onnxruntime",
             gpus=GpuBuild("onnxruntime", "capi/*providers_cuda*", "pip install onnxruntime-gpu"),
         ),
-        "openvino": _BuiltIn("bireme.backends.openvino.backend", "OpenVinoBackend", "openvino"),
+        "openvino": _BuiltIn(
+            "bireme.backends.openvino.backend",
+            "OpenVinoBackend",
+            "openvino",
+            runs_on="the CPU, or on Intel's devices by the parameter TARGET_DEVICE",
+        ),
         "pytorch": _BuiltIn(
             "bireme.backends.pytorch.backend",
             "PyTorchBackend",
@@ -137,10 +144,10 @@ def usable_gpus(name: str, num_gpus: int) -> UsableGpus:
     A backend of another package or in a directory is given all, as with Triton: it knows the kind of each instance.
     """
     built_in = _BUILT_IN.get(name)
-    build = built_in.gpus if built_in is not None else GpuBuild()
-    if build is None:
-        return UsableGpus(why_none=f"the {name} backend runs models on the CPU alone")
-    reason = build.why_not() if num_gpus else ""
+    if built_in is not None and built_in.gpus is None:
+        return UsableGpus(why_none=f"the {name} backend runs models on {built_in.runs_on}")
+    build = built_in.gpus if built_in is not None else None
+    reason = build.why_not() if num_gpus and build is not None else ""
     return UsableGpus(why_none=reason) if reason else UsableGpus(num_gpus)
 
 
