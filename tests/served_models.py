@@ -14,6 +14,7 @@ from bireme.backends.interface import Backend, ModelContext, Placement
 from bireme.backends.predictor import PredictorModel
 from bireme.config import ModelConfig, parse_text
 from bireme.config.model_config import ModelInstanceGroup
+from bireme.types import datatypes
 from e2e_server import RunningServer
 
 RNG = np.random.default_rng(7)
@@ -66,7 +67,8 @@ class OpenModel:
         """Name, type and dims of each input and output in the config."""
         listed = [*self.config.input, *self.config.output]
         return [
-            (tensor.name, tensor.data_type.removeprefix("TYPE_"), tuple(tensor.dims)) for tensor in listed
+            (tensor.name, datatypes.from_config_name(tensor.data_type), tuple(tensor.dims))
+            for tensor in listed
         ]
 
     def run(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:

@@ -151,7 +151,7 @@ def test_what_the_library_itself_finds_is_told(boosters, tmp_path):
     path = place(tmp_path, "m", "model.txt")
     path.write_text(boosters["binary"].model_to_string().replace("feature_infos=", "feature_infos=none "))
 
-    with pytest.raises(InvalidArgument, match="cannot load .*: Wrong size of feature_infos"):
+    with pytest.raises(InvalidArgument, match=r"cannot load .*: Wrong size of feature_infos"):
         LightGbmBackend().load(context(path))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from bireme.backends.signature import Signature, TensorSpec
 from bireme.backends.sklearn.estimator_file import METHODS, log, with_warnings_in_log
 from bireme.backends.sklearn.settings import MATRIX, SklearnSettings
 from bireme.backends.sklearn.tables import (
+    MakeTable,
     describe_inputs,
     find_layout,
     make_table_maker,
@@ -72,6 +73,8 @@ class SklearnPredictor:
     def prepare(self, config: ModelConfig) -> Execute:
         """See `bireme.backends.predictor.Predictor`."""
         make_table, limit = self._make_table, self._limit
+        if not self._runs_as_it_is(config):
+            make_table = _with_doubles(make_table)
         steps = [
             (name, getattr(self._estimator, name), datatypes.NUMPY_DTYPES[kind])
             for name, kind in output_dtypes(config).items()
@@ -83,6 +86,24 @@ class SklearnPredictor:
             return {name: _as_output(method(table), dtype) for name, method, dtype in steps}
 
         return execute
+
+    def _runs_as_it_is(self, config: ModelConfig) -> bool:
+        """Whether the estimator takes single precision, where the config has it: some take only what they were fitted with."""
+        kinds = {tensor.name: tensor.data_type for tensor in config.input}
+        if "TYPE_FP32" not in kinds.values():
+            return True
+        samples = sample_inputs(self._layout, self._estimator)
+        singles = {
+            name: array.astype(np.float32) if kinds.get(name) == "TYPE_FP32" else array
+            for name, array in samples.items()
+        }
+        try:
+            for output in config.output:
+                getattr(self._estimator, output.name)(self._make_table(singles))
+        except Exception as error:  # noqa: BLE001 - it may be the made-up row: double precision does no harm then
+            log.info("model '%s': inputs are converted to FP64, since with FP32: %s", config.name, error)
+            return False
+        return True
 
     def _probe(self, model: str) -> dict[str, TensorSpec]:
         self._limit.apply()
@@ -118,6 +139,18 @@ class SklearnPredictor:
             if name in {"predict_proba", "predict_log_proba"}:
                 return TensorSpec(name, "FP64", (-1, len(classes)), "float64")
         return TensorSpec(name, "FP64", (-1, 1 if name == "predict" else -1), "float64")
+
+
+def _with_doubles(make_table: MakeTable) -> MakeTable:
+    def make(inputs: Mapping[str, Array]) -> Any:
+        return make_table(
+            {
+                name: array.astype(np.float64) if array.dtype == np.float32 else array
+                for name, array in inputs.items()
+            }
+        )
+
+    return make
 
 
 def _to_table(result: Any) -> Any:
