@@ -13,15 +13,16 @@ VISION := examples/vision
 PYTHON_EXAMPLES := examples/python
 VOICE := examples/voice
 VAD := examples/vad
+FRAMEWORKS := examples/frameworks
 GRPC_JS := tests/e2e/grpc_js
 NODE_MODULES := $(GRPC_JS)/node_modules/.installed
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vision demo-voice demo-vad demo-python serve test test-frameworks check format coverage bench docs clean
+.PHONY: help demo demo-vision demo-voice demo-vad demo-python demo-frameworks serve test test-frameworks check format coverage bench docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.ocr ## read real pictures by a cascade of models, in three ways, and show where the time goes
 	@$(BIN)/python $(OCR)/demo.py
@@ -37,6 +38,9 @@ demo-vad: $(VENV)/.vad ## stream recordings, frame by frame, to a model that rem
 
 demo-python: $(VENV)/.python ## run six examples of Python models, one after the other (EXAMPLE=speech: that one)
 	@$(BIN)/python $(PYTHON_EXAMPLES)/demo.py $(EXAMPLE)
+
+demo-frameworks: $(VENV)/.dev $(VENV)/.frameworks ## serve one network by every framework and compare the answers (installs 4 GB; SIZE=tiny)
+	@$(BIN)/python $(FRAMEWORKS)/demo.py $${SIZE:+--size "$$SIZE"}
 
 serve: $(VENV)/.demo ## serve the models of demo-vision until Ctrl-C (PORT=8000 GRPC_PORT=8001 METRICS_PORT=8002)
 	@$(BIN)/python $(VISION)/build.py --quiet

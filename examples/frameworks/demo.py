@@ -84,11 +84,13 @@ def flowers(server: triton_http.InferenceServerClient) -> None:
     measures = np.array([[5.1, 3.5, 1.4, 0.2], [6.0, 2.9, 4.5, 1.5], [6.3, 3.3, 6.0, 2.5]], np.float32)
     for model in served(server, "flowers_"):
         answer = ask(server, model, measures, 1)
-        found = np.asarray(answer.logits)
-        kinds = found.argmax(1) if found.ndim == 2 and found.shape[1] > 1 else found.reshape(-1)
-        console.print(
-            f"  {model:18} backend {answer.backend:9} setosa, versicolor, virginica: {kinds.tolist()}"
-        )
+        console.print(f"  {model:18} backend {answer.backend:9} kinds {kinds(answer.logits)}")
+
+
+def kinds(answer: np.ndarray) -> list[int]:
+    """Return the class of each row: the answer is either that, or what speaks for each class."""
+    has_scores = answer.ndim == 2 and answer.shape[1] > 1
+    return (answer.argmax(1) if has_scores else answer.reshape(-1).astype(int)).tolist()
 
 
 def served(server: triton_http.InferenceServerClient, prefix: str) -> list[str]:
