@@ -78,7 +78,7 @@ _BUSY_POLL = (
 _FALSE = ("false", "off", "0", "no")
 _ONE_LOOP = "one event loop serves every connection"
 _MS = integer(0, 2**31 - 1, "MS")
-_NO_GPU = "models run on the CPU; GPU instances come with a later release"
+_NO_GPU = "each framework looks after GPUs and their memory by itself"
 
 
 def _later(
