@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bireme.backends.interface import Placement
+from bireme.backends.openvino import instance
 from bireme.backends.openvino.backend import OpenVinoBackend
 from bireme.backends.openvino.runtime import ov
 from bireme.config.model_config import (
@@ -221,14 +222,16 @@ def test_read_only_and_strided_inputs_are_taken(open_model):
     np.testing.assert_array_equal(strided + 1, model.execute(A=read_only, B=strided)["S"])
 
 
-@pytest.mark.parametrize("num_rows", [1, 512, 10_000], ids=["small", "large", "huge"])
+@pytest.mark.parametrize("num_rows", [1, 64, 1024], ids=["small", "large", "huge"])
 @pytest.mark.parametrize("is_fixed", [True, False], ids=["fixed", "dynamic"])
-def test_outputs_are_owned_by_the_caller(open_model, is_fixed, num_rows):
+def test_outputs_are_owned_by_the_caller(open_model, monkeypatch, is_fixed, num_rows):
     """They are copied, given up, and copied again, in the order of the sizes."""
-    model = open_model(make_add((num_rows if is_fixed else -1, 1024)))
+    monkeypatch.setattr(instance, "MIN_GIVEN_NBYTES", 4096)
+    monkeypatch.setattr(instance, "MAX_GIVEN_NBYTES", 16384)
+    model = open_model(make_add((num_rows if is_fixed else -1, 16)))
 
-    first = model.execute(A=ones(num_rows, 1024), B=ones(num_rows, 1024))["S"]
-    second = model.execute(A=ones(num_rows, 1024), B=2 * ones(num_rows, 1024))["S"]
+    first = model.execute(A=ones(num_rows, 16), B=ones(num_rows, 16))["S"]
+    second = model.execute(A=ones(num_rows, 16), B=2 * ones(num_rows, 16))["S"]
     model.close()
 
     assert (2, 3) == (first.min(), second.min())
@@ -400,6 +403,26 @@ def test_a_model_gets_the_shapes_of_the_config(open_model):
         InvalidArgument, match=r"RESHAPE_IO_LAYERS: the model file cannot have inputs 'X' \[1, 5\]: "
     ):
         open_model(make_matmul(), config=tensors(EMPTY, "X:FP32:1,5", "Y:FP32:1,8"), parameters=reshape)
+
+
+MAPPED = "model.bin"
+
+
+def mappings():
+    return sum(MAPPED in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.mark.parametrize("values", [{}, {"ENABLE_MMAP": "YES"}], ids=["read", "mapped"])
+def test_weights_are_mapped_only_if_asked_for(open_model, values):
+    """A mapped file that is overwritten by a smaller one ends the process."""
+    before = mappings()
+    x = parameter("X", [-1], "i64")
+    rows = ops.gather(ops.constant(ones(1000, 100)), x, ops.constant(0))
+
+    model = open_model(ov.Model([named(rows, "Y")], [x], "table"), parameters=parameters(**values))
+
+    assert (mappings() > before) == bool(values)
+    np.testing.assert_array_equal(ones(2, 100), model.execute(X=np.array([1, 5]))["Y"])
 
 
 # States

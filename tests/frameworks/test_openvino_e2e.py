@@ -146,7 +146,7 @@ def test_bf16_comes_back(client):
     np.testing.assert_array_equal(array, infer(client, "bf16", {"X": array}, "BF16").as_numpy("Y"))
 
 
-@pytest.mark.parametrize("num_columns", [1, 1 << 17, 1 << 20])
+@pytest.mark.parametrize("num_columns", [1, 1 << 17])
 def test_outputs_of_every_size_come_back(client, num_columns):
     array = np.arange(4 * num_columns, dtype=np.float32).reshape(4, num_columns)
 

@@ -94,9 +94,10 @@ def test_the_rest_of_the_settings():
         "SKIP_OV_DYNAMIC_BATCHSIZE": "YES",
         "ENABLE_BATCH_PADDING": "YES",
         "RESHAPE_IO_LAYERS": "yes",
+        "ENABLE_MMAP": "YES",
     }
 
-    assert ModelSettings("GPU.1", {}, {}, "/lib.so", True, True, True) == read(values, max_batch_size=4)
+    assert ModelSettings("GPU.1", {}, {}, "/lib.so", True, True, True, True) == read(values, max_batch_size=4)
     assert ModelSettings() == read({})
 
 

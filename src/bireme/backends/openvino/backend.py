@@ -39,7 +39,7 @@ class OpenVinoBackend:
     name = "openvino"
 
     def __init__(self) -> None:
-        self._core: Any = ov.Core()
+        self._core = _make_core(ModelSettings())
 
     def load(self, ctx: ModelContext) -> OpenVinoModel:
         """Read the model file. Blocking, with the GIL released for nearly all of its time.
@@ -52,7 +52,11 @@ class OpenVinoBackend:
         default_max_batch_size = read_default_max_batch_size(ctx.backend_config)
         settings = read_model_settings(ctx.config)
         check_device(ctx.name, settings.device, self._core.available_devices)
-        core = _extended_core(ctx.name, settings.extension) if settings.extension else self._core
+        core = self._core
+        if settings.maps_weights or settings.extension:
+            core = _make_core(settings)
+        if settings.extension:
+            _extend(core, ctx.name, settings.extension)
         model = read_model(core, ctx.name, find_file(ctx))
         return OpenVinoModel(ctx, core, model, settings, default_max_batch_size)
 
@@ -213,13 +217,21 @@ class OpenVinoModel:
             )
 
 
-def _extended_core(model: str, path: str) -> Any:
-    """Return a core with the operators of a library, for the models that ask for it alone."""
+def _make_core(settings: ModelSettings) -> Any:
+    """Return a core; models that want it otherwise than most have one of their own.
+
+    A file that is mapped and then made smaller, as by ``cp`` over it, ends the process with SIGBUS.
+    """
     core = ov.Core()
+    core.set_property({"ENABLE_MMAP": settings.maps_weights})
+    return core
+
+
+def _extend(core: Any, model: str, path: str) -> None:
+    """Add the operators of a library."""
     try:
         core.add_extension(path)
     except Exception as error:
         raise InvalidArgument(
             f"model '{model}': parameter CPU_EXTENSION_PATH: '{path}' cannot be loaded: {reason_of(error)}"
         ) from error
-    return core

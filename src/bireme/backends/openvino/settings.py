@@ -18,6 +18,7 @@ parameter                      older name                  value
 ``SKIP_OV_DYNAMIC_BATCHSIZE``                              YES: compile for batches of max_batch_size alone
 ``ENABLE_BATCH_PADDING``                                   YES: fill smaller batches up to that
 ``RESHAPE_IO_LAYERS``          ``RESHAPE_IO_LAYOUTS``      YES: give the model the shapes that the config says
+``ENABLE_MMAP``                                            YES: map weights from their file instead of reading it
 =============================  ==========================  ====================================================
 
 Any other property of OpenVINO goes by its own name where the device knows it, or as ``openvino.<NAME>``.
@@ -90,6 +91,7 @@ OWN_PARAMETERS: Final = frozenset(
         "SKIP_OV_DYNAMIC_BATCHSIZE",
         "ENABLE_BATCH_PADDING",
         "RESHAPE_IO_LAYERS",
+        "ENABLE_MMAP",
         *(older for names in _OLDER_NAMES.values() for older in names),
     }
 )
@@ -117,6 +119,8 @@ class ModelSettings:
     """Whether smaller batches are filled up then."""
     takes_config_shapes: bool = False
     """Whether the model gets the shapes of the config."""
+    maps_weights: bool = False
+    """Whether weights are mapped from their file instead of being read; who changes that file then ends the server."""
 
 
 def read_model_settings(config: ModelConfig) -> ModelSettings:
@@ -141,6 +145,7 @@ def read_model_settings(config: ModelConfig) -> ModelSettings:
         has_fixed_batch=fixed,
         pads_batches=reader.switch("ENABLE_BATCH_PADDING") or False,
         takes_config_shapes=reader.switch("RESHAPE_IO_LAYERS") or False,
+        maps_weights=reader.switch("ENABLE_MMAP") or False,
     )
 
 
