@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import boto3
+import trustme
 from botocore.config import Config
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
@@ -28,14 +30,22 @@ Fault = Callable[[dict[str, Any], Callable[..., Any]], "Iterable[bytes] | None"]
 class S3Server:
     """One server with one bucket; ``fault`` may answer a request in its place."""
 
-    def __init__(self) -> None:
+    def __init__(self, bundle: Path | None = None) -> None:
+        """With ``bundle`` it speaks TLS; what has signed its certificate is written there."""
         self.requests: list[tuple[str, str, str]] = []
         """Method, path and query of each."""
         self.ranges: list[str] = []
         """What part of an object each wants; empty: all of it."""
         self.fault: Fault | None = None
         self._app = DomainDispatcherApplication(create_backend_app)
-        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
+        context = None
+        if bundle is not None:
+            authority = trustme.CA()
+            authority.cert_pem.write_to_path(str(bundle))
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
+        self._protocol = "http" if context is None else "https"
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, ssl_context=context)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
         self.client = boto3.client(
@@ -44,10 +54,11 @@ class S3Server:
             aws_access_key_id=KEY_ID,
             aws_secret_access_key=SECRET,
             region_name="us-east-1",
+            verify=True if bundle is None else str(bundle),
             config=Config(retries={"max_attempts": 1}),
         )
         self.client.create_bucket(Bucket=BUCKET)
-        self.forget()
+        self.empty()  # all servers of a process share their buckets
 
     @property
     def port(self) -> int:
@@ -55,7 +66,7 @@ class S3Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._protocol}://127.0.0.1:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -64,8 +75,8 @@ class S3Server:
     def location(self, path: str) -> str:
         return f"s3://{self.url}/{BUCKET}/{path}"
 
-    def put(self, key: str, content: bytes) -> None:
-        self.client.put_object(Bucket=BUCKET, Key=key, Body=content)
+    def put(self, key: str, content: bytes, **settings: str) -> None:
+        self.client.put_object(Bucket=BUCKET, Key=key, Body=content, **settings)
         self.forget()
 
     def put_tree(self, prefix: str, folder: Path) -> None:

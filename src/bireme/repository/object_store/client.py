@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -49,6 +50,12 @@ _AWS_ROLES: Final = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_SKIP_SIGNATURE",
 )
+_ADDRESSES: Final = {
+    "s3": "AWS_ENDPOINT_URL",
+    "gs": "GOOGLE_BASE_URL",
+    "as": "AZURE_STORAGE_ENDPOINT",
+}
+"""The variables by which the library finds a store that is not the cloud's own."""
 _CHUNK: Final = 1 << 20
 
 
@@ -271,13 +278,17 @@ def _connect_azure(location: StoreLocation, credentials: AzureCredentials, envir
 
 
 def _common(location: StoreLocation, config: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    is_plain = location.endpoint.startswith("http://") or environ.get("AWS_ENDPOINT_URL", "").startswith(
-        "http:"
-    )
+    client: dict[str, Any] = dict(_CLIENT)
+    address = location.endpoint or environ.get(_ADDRESSES[location.scheme], "")
+    if address.startswith("http://"):
+        client["allow_http"] = True
+    bundle = environ.get("AWS_CA_BUNDLE", "") if location.scheme == "s3" else ""
+    if bundle:
+        client["root_certificate"] = Path(bundle).read_bytes()
     return {
         "prefix": location.prefix or None,
         "config": config,
-        "client_options": _CLIENT | ({"allow_http": True} if is_plain else {}),
+        "client_options": client,
         "retry_config": _RETRIES,
     }
 
