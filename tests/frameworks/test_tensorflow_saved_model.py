@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from bireme.types import BiremeError, InvalidArgument, NotFound, Unsupported
-from tensorflow_models import OpenModel, save_function, save_keras, save_module, save_simple, tf
+from tensorflow_models import (
+    SAVED_MODEL,
+    OpenModel,
+    save_function,
+    save_keras,
+    save_module,
+    save_simple,
+    tf,
+    v1,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +75,32 @@ def test_a_signature_with_strings_and_a_table(module):
 
     assert [[2], [-1], [-1]] == result["number"].tolist()
     assert [[b"twotwo"], [b"\xff\x00\xff\x00"], [b""]] == result["doubled"].tolist()
+
+
+def test_a_table_out_of_a_file_that_is_saved_with_the_model(tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("red\ngreen\n")
+
+    class Model(tf.Module):
+        def __init__(self):
+            super().__init__()
+            whole, line = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
+            content = tf.lookup.TextFileInitializer(str(words), tf.string, whole, tf.int64, line)
+            self.table = tf.lookup.StaticVocabularyTable(content, num_oov_buckets=1)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+        def call(self, text):
+            return {"id": self.table.lookup(text)}
+
+    model = Model()
+    tf.saved_model.save(model, str(tmp_path / "m" / SAVED_MODEL), {"serving_default": model.call})
+    words.unlink()
+    text = 'input { name: "text" data_type: TYPE_STRING dims: -1 } output { name: "id" data_type: TYPE_INT64 dims: -1 }'
+
+    with OpenModel(tmp_path / "m", text) as opened:
+        result = opened.execute(text=np.array([b"green", b"blue", b"red"], object))
+
+    assert [1, 2, 0] == result["id"].tolist()
 
 
 def test_a_keras_export(tmp_path):
@@ -178,8 +213,6 @@ def test_what_no_data_type_holds_is_refused(tmp_path):
 
 
 def test_two_names_may_mean_the_same_tensor(tmp_path):
-    from tensorflow_models import SAVED_MODEL, v1
-
     with tf.Graph().as_default(), v1.Session() as session:
         x = v1.placeholder(tf.float32, [None, 1], name="x")
         y = x + 1

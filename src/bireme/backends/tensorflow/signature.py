@@ -46,6 +46,10 @@ _TYPES: Final = MappingProxyType(
         21: ("variant", None),
         22: ("uint32", "UINT32"),
         23: ("uint64", "UINT64"),
+        24: ("float8_e5m2", None),
+        25: ("float8_e4m3fn", None),
+        29: ("int4", None),
+        30: ("uint4", None),
     }
 )
 """Name and protocol data type of every number of TensorFlow's enum ``DataType``."""
