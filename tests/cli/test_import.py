@@ -146,11 +146,40 @@ def test_a_batch_dimension_that_is_none_is_found_out(make, tmp_path):
     assert 0 == make(file)[0]
 
     assert 1 == read_config(tmp_path, "m").max_batch_size
-    assert "a run with several rows failed" in (tmp_path / "models/m/config.pbtxt").read_text()
+    assert "a run with more than 1 row failed: 64 rows: " in (tmp_path / "models/m/config.pbtxt").read_text()
     status, _, err = make(file, "--name=n", "--max-batch-size=8")
     assert 1 == status
-    assert "--max-batch-size 8: one row runs, but not 8 rows" in err
+    assert "--max-batch-size 8: 1 at a time run, but not 8 rows" in err
     assert not (tmp_path / "models/n").exists()
+
+
+def save_small_batch(path: Path) -> Path:
+    """Write a model that declares a batch dimension, and fails with more than 8 rows."""
+    constants = [
+        onnx.numpy_helper.from_array(np.array(values, np.int64), name)
+        for name, values in (("eight", [8]), ("axis", [0]))
+    ]
+    nodes = [
+        helper.make_node("Shape", ["X"], ["shape"]),
+        helper.make_node("Gather", ["shape", "axis"], ["rows"], axis=0),
+        helper.make_node("Sub", ["eight", "rows"], ["left"]),
+        helper.make_node("ConstantOfShape", ["left"], ["nothing"]),
+        helper.make_node("ReduceSum", ["nothing"], ["zero"], keepdims=0),
+        helper.make_node("Add", ["X", "zero"], ["Y"]),
+    ]
+    tensors = [tensor_info(name, "FP32", (4,), batch=True) for name in "XY"]
+    return save_graph(path, nodes, tensors[:1], tensors[1:], constants)
+
+
+def test_a_batch_that_is_too_large_is_halved_until_it_runs(make, tmp_path):
+    status, out, err = make(save_small_batch(tmp_path / "m.onnx"))
+
+    assert (0, "") == (status, err)
+    assert "8 rows in " in out
+    config = read_config(tmp_path, "m")
+    assert 8 == config.max_batch_size
+    assert None is not config.dynamic_batching
+    assert "a run with more than 8 rows failed: 64 rows: " in (tmp_path / "models/m/config.pbtxt").read_text()
 
 
 def test_external_data_comes_along(make, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import pytest
 import tritonclient.http as triton_http
 
 from bireme.cli.check import check_repositories
+from bireme.cli.main import run
 from bireme.engine.options import ServerOptions
 from example_files import load
 from serve_process import ServeProcess, running
@@ -88,6 +90,26 @@ def test_the_demo_s_comparison_holds_all_networks_together(demo, server, capsys)
     shown = capsys.readouterr().out
     for model in NETWORKS:
         assert model in shown
+
+
+FLAGS = {"resnet_torchscript": ("--input=x:FP32:3,32,32", "--output=logits:FP32:10", "--max-batch-size=4")}
+
+
+@pytest.mark.parametrize("model", [*NETWORKS, *TABLES])
+def test_bireme_import_makes_a_folder_of_each_file_and_runs_it(demo, models, tmp_path, capsys, model):
+    built = demo.build.ALL[model]
+    file = models / model / "1" / built.filename
+
+    status = run(["import", str(file), "--to", str(tmp_path), "--name=m", *FLAGS.get(model, ())])
+
+    printed = capsys.readouterr()
+    assert (0, "") == (status, printed.err)
+    assert f"served by backend '{(NETWORKS | TABLES)[model]}'" in printed.out
+    assert " rows in " in printed.out
+    assert (tmp_path / "m" / "1" / built.filename).exists()
+    assert {"backend", "max_batch_size", "dynamic_batching"} <= set(
+        re.findall(r"^\w+", (tmp_path / "m" / "config.pbtxt").read_text(), re.MULTILINE)
+    )
 
 
 def test_check_finds_nothing_wrong_with_folders_that_have_no_config(models):

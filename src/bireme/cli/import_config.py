@@ -94,14 +94,12 @@ def suggest(completed: ModelConfig, form: Format, origin: str, max_batch_size: i
     return Suggestion(_final(completed, form), origin, batching)
 
 
-def without_batches(suggestion: Suggestion, reason: str) -> Suggestion:
-    """Return ``suggestion`` for a model that failed with several rows, and why."""
-    config = replace(suggestion.config, max_batch_size=1, dynamic_batching=None)
-    return replace(
-        suggestion,
-        config=config,
-        batching=f"The file declares a batch dimension, but a run with several rows failed, so each run has one: {reason}",
-    )
+def with_fewer_rows(suggestion: Suggestion, max_rows: int, reason: str) -> Suggestion:
+    """Return ``suggestion`` for a model that failed with more rows than ``max_rows``, and why."""
+    batching = ModelDynamicBatching() if max_rows > 1 else None
+    config = replace(suggestion.config, max_batch_size=max_rows, dynamic_batching=batching)
+    text = f"The file declares a batch dimension, but a run with more than {max_rows} row{'s' * (max_rows > 1)} failed: {reason}"
+    return replace(suggestion, config=config, batching=text)
 
 
 def _final(config: ModelConfig, form: Format) -> ModelConfig:

@@ -45,7 +45,12 @@ class Proof:
 
 
 class BatchFailed(BiremeError):
-    """One row runs; several don't."""
+    """One row runs, and as many as the config allows don't."""
+
+    def __init__(self, message: str, max_rows: int) -> None:
+        super().__init__(message)
+        self.max_rows = max_rows
+        """As many as do run; 1: no two do."""
 
 
 def prove(
@@ -60,7 +65,7 @@ def prove(
 
     Raises:
         InvalidArgument: no sample ran; says which were tried and what the model said.
-        BatchFailed: a batch of several rows did not run.
+        BatchFailed: as many rows as the config allows did not run.
     """
     tensors, result = _first_that_runs(server, config, shapes, examples)
     start = time.perf_counter()
@@ -74,15 +79,35 @@ def prove(
     if config.max_batch_size < 2:
         return proof
     num_rows = config.max_batch_size if took_s * config.max_batch_size < _MAX_FULL_BATCH_S else 2
-    batch = {name: _repeated(tensor, num_rows) for name, tensor in tensors.items()}
     try:
-        server.infer(config.name, batch)
-        start = time.perf_counter()
-        server.infer(config.name, batch)
+        batch_ms = _run_batch(server, config.name, tensors, num_rows)
     except BiremeError as error:
-        raise BatchFailed(f"{num_rows} rows: {error.message}") from error
-    batch_ms = (time.perf_counter() - start) * 1e3
+        raise BatchFailed(
+            f"{num_rows} rows: {error.message}", _most_rows(server, config.name, tensors, num_rows)
+        ) from error
     return Proof(proof.inputs, proof.outputs, proof.took_ms, num_rows, batch_ms)
+
+
+def _run_batch(server: BlockingServer, model: str, tensors: Mapping[str, Tensor], num_rows: int) -> float:
+    """Run so many rows twice; return how long the second took, in ms."""
+    batch = {name: _repeated(tensor, num_rows) for name, tensor in tensors.items()}
+    server.infer(model, batch)
+    start = time.perf_counter()
+    server.infer(model, batch)
+    return (time.perf_counter() - start) * 1e3
+
+
+def _most_rows(server: BlockingServer, model: str, tensors: Mapping[str, Tensor], too_many: int) -> int:
+    """Return how many rows run, where ``too_many`` don't, by halving."""
+    num_rows = too_many // 2
+    while num_rows > 1:
+        try:
+            _run_batch(server, model, tensors, num_rows)
+        except BiremeError:
+            num_rows //= 2
+        else:
+            return num_rows
+    return 1
 
 
 def _first_that_runs(

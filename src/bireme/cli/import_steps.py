@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from bireme.cli.import_config import Suggestion, suggest, without_batches
+from bireme.cli.import_config import Suggestion, suggest, with_fewer_rows
 from bireme.cli.import_proof import BatchFailed, Proof, prove
 from bireme.config import ModelConfig, complete_backend, parse_json, to_text
 from bireme.config.model_config import ModelInput, ModelOutput
@@ -190,9 +190,9 @@ def _settle(order: Order, file: ModelFile, staging: Path) -> tuple[Suggestion, P
         except BatchFailed as error:
             if order.max_batch_size is not None:
                 raise InvalidArgument(
-                    f"--max-batch-size {order.max_batch_size}: one row runs, but not {error.message}"
+                    f"--max-batch-size {order.max_batch_size}: {error.max_rows} at a time run, but not {error.message}"
                 ) from error
-            suggestion = without_batches(suggestion, " ".join(error.message.split()))
+            suggestion = with_fewer_rows(suggestion, error.max_rows, " ".join(error.message.split()))
         else:
             return replace(suggestion, config=replace(suggestion.config, name=config.name)), proof
 
