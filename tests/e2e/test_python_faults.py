@@ -15,6 +15,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from e2e_server import wait_until
+from ensemble_models import chain
 from python_models import (
     CALLER,
     DECOUPLED,
@@ -428,6 +429,32 @@ class TritonPythonModel:
         signal_file("n0")
         threading.Event().wait(30)
 """
+
+
+def test_a_member_that_is_stuck_on_an_ensembles_thread_can_be_left_and_unloaded(python_server):
+    """No hand-over to the member's own thread is made there, whose end would be waited for."""
+    python_server.add("n5", HANGING_THREAD.replace("n0", "n5"), THREAD)
+    python_server.add("n6", PLUS_ONE, THREAD)
+    folder = python_server.root / "n7"
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(chain("n5", "n6"))
+    assert python_server.load("n7").status == 200
+    running_one = send(python_server, "n7", 1)
+    python_server.wait_signal("n5")
+    late = python_server.infer("n7", 1, parameters={"bireme_deadline_us": 100_000})
+    assert (late.status, "deadline has passed" in late.error) == (503, True)
+    assert python_server.infer("n6", 1).values == [2]
+    running_one.close()
+
+    for name in ("n7", "n5"):
+        python_server.unload(name)
+    python_server.wait_unloaded("n7", "n5", timeout_s=20)
+    python_server.add("n5", PLUS_ONE, THREAD)
+    assert python_server.load("n7").status == 200
+    assert python_server.infer("n7", 1).values == [3]
+    python_server.unload("n7")
+
+
 THREAD = 'parameters { key: "EXECUTION_MODE" value { string_value: "thread" } }'
 
 

@@ -13,6 +13,7 @@ import pytest
 from bireme.backends.interface import ModelContext, Placement
 from bireme.config import ModelConfig
 from bireme.config.model_config import ModelDynamicBatching, ModelInput, ModelInstanceGroup, ModelOutput
+from bireme.engine import model as model_module
 from bireme.engine.loading import load_version
 from bireme.engine.model import Model
 from bireme.engine.timer import DeadlineTimer
@@ -147,6 +148,28 @@ def test_a_model_that_retires_takes_no_calls_and_waits_for_those_it_has():
         fake.gate.set()
         await asyncio.gather(running, closing)
         assert fake.num_open_instances == 0
+
+    run(scenario)
+
+
+def test_a_model_that_retires_leaves_a_call_alone_that_is_stuck_and_nobody_waits_for(monkeypatch):
+    monkeypatch.setattr(model_module, "_STUCK_S", 0.03)
+
+    async def scenario(model: Model, fake: FakeBackend) -> None:
+        fake.gate.clear()
+        call = request()
+        running = asyncio.create_task(asyncio.to_thread(model.direct_calls.call, call))
+        await until(lambda: fake.num_executing == 1)
+        closing = asyncio.create_task(model.drain_and_close())
+        await asyncio.sleep(0.06)
+        assert not closing.done()  # somebody waits for it
+        call.cancelled = True
+        await closing
+        assert fake.num_open_instances == 0
+
+        fake.gate.set()
+        await running  # it comes to an end after all, and nobody minds
+        assert model.pool.executions == []
 
     run(scenario)
 

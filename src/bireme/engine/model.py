@@ -330,7 +330,11 @@ class Model(Dispatch):
         while not (await asyncio.wait([drained], timeout=_STUCK_S if self.pool.can_be_killed else None))[0]:
             if self._answers.num_given_up >= self._answers.num_open:
                 self.pool.kill()  # code that ends by itself has had its time, and nobody waits for its answers
-        while self.pool.executions:  # noqa: ASYNC110 (of direct calls, on other threads)
+        stuck_s = self._loop.time() + _STUCK_S
+        while executions := self.pool.executions:  # of direct calls, on other threads
+            if self._loop.time() >= stuck_s and all(map(_is_given_up, executions)):
+                self.pool.kill()  # its thread is left alone with it
+                break
             await asyncio.sleep(_DIRECT_CALL_S)
         self._set_deadline(None)
         try:
@@ -468,6 +472,10 @@ class Model(Dispatch):
             f"Model({self.name!r} v{self.version}, in flight {self.num_in_flight}, "
             f"{len(self.pool.slots) - len(self.pool.free)} of {len(self.pool.slots)} instances busy, {self._scheduler!r})"
         )
+
+
+def _is_given_up(execution: Execution) -> bool:
+    return all(request.cancelled for request in execution.requests)
 
 
 def _may_run_inline(instance: Instance | RequestInstance) -> bool:

@@ -65,5 +65,12 @@ def give_up_calls(execution: Execution) -> None:
     if not execution.requests or not all(request.cancelled for request in execution.requests):
         return
     for call in tuple(execution.calls or ()):
-        if call.owner is not None:  # a direct call has none: its thread is in it
+        if call.owner is not None:
             call.owner.cancel(call)
+            continue
+        # A direct call: its thread is in it, where the model can see the flag.
+        call.cancelled = True
+        if call.instance is not None:
+            call.instance.cancel(call)
+        if call.execution is not None:
+            give_up_calls(call.execution)

@@ -13,7 +13,7 @@ from typing import Final
 
 from bireme.backends.ensemble.active_run import ActiveRun
 from bireme.backends.ensemble.direct_runs import DirectRuns
-from bireme.backends.ensemble.limits import StepLimits
+from bireme.backends.ensemble.limits import StepLimits, calls_below
 from bireme.backends.ensemble.steps import name_error, name_fault, name_refusal, step_request
 from bireme.backends.interface import Host, ResponseSink
 from bireme.backends.loop_calls import LoopCalls
@@ -120,10 +120,18 @@ class EnsembleInstance:
             self._advance(run)
             return
         run.stop_error = error
-        if (current := run.current) is not None:
-            current.cancelled = True
-            if (instance := current.instance) is not None:
-                instance.cancel(current)
+        self._give_up_step(run)
+
+    def _give_up_step(self, run: ActiveRun) -> None:
+        """Tell the models whose code a thread runs for ``run`` at this moment that nobody waits for it."""
+        current = run.current
+        for request in (current, *calls_below(current)) if current is not None else ():
+            if request.owner is not None:
+                self._host.cancel(request)
+                continue
+            request.cancelled = True
+            if (instance := request.instance) is not None:
+                instance.cancel(request)
 
     def _cancelled(self, request: InferenceRequest) -> Cancelled:
         return Cancelled(f"{request.id_prefix}in ensemble '{self._plan.name}', the request was cancelled")
@@ -158,6 +166,7 @@ class EnsembleInstance:
             )
             if run.is_driven:  # its thread is left alone with it
                 run.error = run.stop_error = error
+                self._give_up_step(run)
             else:
                 self._fail(run, error)
             if not run.is_closed:

@@ -296,7 +296,7 @@ class ThreadInstance:
 
     def kill(self) -> None:
         """See `RequestInstance.kill`. The thread cannot be ended: it is left alone with what it runs."""
-        if not self._executions and not self._runtime.open:
+        if not (self._executions or self._runtime.open or self._runtime.direct):
             return
         self.unavailable = f"the thread of instance '{self._name}' is stuck in the model's code"
         error = Unavailable(f"{self.unavailable}; the request was given up")
