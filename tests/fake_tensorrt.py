@@ -345,6 +345,8 @@ class Context:
         assert isinstance(memory, int)
         if name not in self.engine.tensors or not memory:
             return self._fail(f"setTensorAddress: Error Code 3: API Usage Error (no address for {name})")
+        if memory % 256 and self.engine.tensors[name].location == "DEVICE":
+            self._trt.cuda.fault(f"the address of {name} is not aligned")
         self._addresses[name] = memory
         return True
 

@@ -116,6 +116,15 @@ def test_version_compatible_engines_are_run_when_they_are_trusted(open_model):
     open_model(plan(is_compatible=True, version="8.6"), version_compatible="true")
 
 
+def test_a_tensorrt_that_does_not_start(open_model, gpu, monkeypatch):
+    def fail(_logger):
+        raise TypeError("pybind11::init(): factory function returned nullptr")
+
+    monkeypatch.setattr(gpu.trt_module, "Runtime", fail)
+    with pytest.raises(BackendFailed, match="TensorRT cannot be started on GPU 0; see the log"):
+        open_model()
+
+
 def test_no_memory_for_the_weights(open_model, gpu):
     gpu.reset("8.6", memory=1000)
     with pytest.raises(InvalidArgument, match="Requested size was 4096 bytes"):

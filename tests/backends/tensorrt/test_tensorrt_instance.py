@@ -353,13 +353,20 @@ def test_an_input_on_the_device_is_not_copied(open_model, gpu, on_device):
     np.testing.assert_array_equal(instance.execute({"x": ones(2, 3)})["y"], ones(2, 3) * 2)
 
 
+def test_an_empty_input_on_the_device(open_model, on_device):
+    instance = make(open_model(plan(profiles=[{"x": [[0, 3], [4, 3], [8, 3]]}])))
+    empty = on_device(ones(1, 3), shape=(0, 3), data=(0, False))
+    assert instance.execute({"x": empty})["y"].shape == (0, 3)
+
+
 @pytest.mark.parametrize(
     ("array", "device", "changes", "message"),
     [
         (numbers(2, 3), 1, {}, "input 'x' is on device 1; the instance runs on GPU 0"),
         (numbers(2, 3), 0, {"strides": (4, 8)}, "must be C-contiguous"),
         (numbers(2, 3, dtype=np.int32), 0, {}, "a device array of int32; the engine takes float32"),
-        (numbers(2, 3), 0, {"data": (12345, False)}, "input 'x' is on device -1"),
+        (numbers(2, 3), 0, {"data": (256 * 99, False)}, "input 'x' is on device -1"),
+        (numbers(2, 3), 0, {"data": (256 * 99 + 4, False)}, "at an address that is no multiple of 256"),
     ],
 )
 def test_an_array_on_the_device_that_does_not_fit(open_model, on_device, array, device, changes, message):

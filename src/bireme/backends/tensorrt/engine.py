@@ -18,7 +18,7 @@ from bireme.backends.tensorrt.advice import advise
 from bireme.backends.tensorrt.runtime import ErrorRecorder, log, logger, trt
 from bireme.backends.tensorrt.settings import BackendSettings
 from bireme.backends.tensorrt.signature import EngineInfo, read_engine
-from bireme.types import InvalidArgument
+from bireme.types import BackendFailed, InvalidArgument
 
 DEFAULT_FILENAME: Final = "model.plan"
 
@@ -52,11 +52,12 @@ class DeviceEngine:
         log.info("model '%s': engine '%s' is on GPU %d", ctx.name, self.path, device_id)
 
     def _make_runtime(self, model: str, settings: BackendSettings) -> Any:
-        runtime = trt.Runtime(logger)
-        if runtime is None:
-            raise InvalidArgument(
-                f"model '{model}': TensorRT cannot be started on GPU {self.device_id}; see the log"
-            )
+        try:
+            runtime = trt.Runtime(logger)
+        except Exception as error:  # pybind11 makes a TypeError of the library's null pointer
+            raise BackendFailed(
+                f"model '{model}': TensorRT cannot be started on GPU {self.device_id}; see the log ({error})"
+            ) from error
         runtime.error_recorder = self.recorder
         if settings.is_version_compatible:
             runtime.engine_host_code_allowed = True

@@ -29,6 +29,8 @@ from bireme.backends.tensorrt.signature import IoTensor
 from bireme.config import ModelConfig
 from bireme.types import Array, BackendFailed, InvalidArgument, datatypes
 
+_ALIGNMENT: Final = 256
+"""Of addresses on the device, as TensorRT demands and CUDA allocates."""
 _NO_TARGETS: Final[Mapping[str, memoryview]] = {}
 
 
@@ -161,7 +163,7 @@ class TensorRtInstance:
             if tensor.is_shape:
                 continue
             if isinstance(array, _DeviceArray):
-                context.bind(name, array.address)
+                context.bind(name, array.address or self._buffers[name].device.reserve(0))
                 continue
             buffers = self._buffers[name]
             nbytes = array.size * array.dtype.itemsize
@@ -269,6 +271,10 @@ class _DeviceArray:
         strides = interface.get("strides")
         if strides is not None and tuple(strides) != _packed_strides(self.shape, dtype.itemsize):
             raise InvalidArgument(f"input '{name}' is a device array with strides; it must be C-contiguous")
+        if self.address % _ALIGNMENT:
+            raise InvalidArgument(
+                f"input '{name}' is a device array at an address that is no multiple of {_ALIGNMENT}"
+            )
         found_device = cuda.device_of(self.address) if self.address else device_id
         if found_device != device_id:
             raise InvalidArgument(
