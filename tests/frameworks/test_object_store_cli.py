@@ -118,8 +118,8 @@ def check(s3, environment, monkeypatch, capsys):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    def run_it():
-        status = run(["repo", "check", s3.location("models")])
+    def run_it(*flags):
+        status = run(["repo", "check", s3.location("models"), *flags])
         printed = capsys.readouterr()
         return status, printed.out + printed.err
 
@@ -159,3 +159,9 @@ def test_files_that_cannot_be_fetched_are_faults_of_their_model(s3, check):
         _, output = check()
     assert "cannot be read: " in output
     assert "plus/config.pbtxt: 403 Forbidden" in output
+
+
+def test_a_check_that_opens_nothing_fetches_no_version(s3, check):
+    s3.put("models/plus/config.pbtxt", b"max_batch_size: 4")
+    assert check("--no-load")[0] == 0
+    assert s3.fetched == ["models/plus/config.pbtxt"]

@@ -175,7 +175,7 @@ class _ModelCheck:
         self._report.versions = tuple(select_versions(config.version_policy, available))
         self._report.notes.extend(features_without_effect(config))
         try:
-            self._files.complete(self._report.versions)
+            self._files.complete(self._report.versions if self._opens_models else ())
         except OSError as error:
             self._report.add(f"cannot fetch its files: {error}")
             return self._report
@@ -241,6 +241,7 @@ class _ModelCheck:
                 rules=rules,
                 loaded=None,
                 agents=agents,
+                fetches=False,  # they are there already, as far as they are wanted
             )
         except BiremeError as error:
             self._add(error.message)

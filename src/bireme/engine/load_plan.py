@@ -109,12 +109,14 @@ def plan_load(
     retry: bool = False,
     agents: AgentRegistry | None = None,
     expected: Fingerprint | None = None,
+    fetches: bool = True,
 ) -> LoadPlan | None:
     """Return what loading ``name`` means now, None if nothing has changed since ``loaded`` was.
 
     ``ready`` are the versions of ``loaded`` that serve; ``retry`` says that the last load failed, so that unchanged
     files are no reason to do nothing. ``agents`` are those that a config may name, if any beside the built-in ones.
-    ``expected`` is what the files have to look like, for as long as the config is read; None: as they like.
+    ``expected`` is what the files have to look like, for as long as the config is read; None: as they like. With
+    ``fetches`` the files of the versions are brought from a remote repository; without, the plan can only be read.
 
     A version is kept when it serves, none of its files nor any file outside the version directories has changed, and
     the config says the same apart from the version policy. (Triton also changes instance groups in place; here that
@@ -127,7 +129,9 @@ def plan_load(
         InvalidArgument: the config or the override is wrong.
         Unsupported: the config asks for something that this server does not do.
     """
-    look = _Look(catalogue.listed(), rules, loaded, frozenset(ready), agents or AgentRegistry(), expected)
+    look = _Look(
+        catalogue.listed(), rules, loaded, frozenset(ready), agents or AgentRegistry(), expected, fetches
+    )
     for num_tries in range(1, _TRIES + 1):
         try:
             return _plan_once(name, override, look, retry=retry)
@@ -150,6 +154,7 @@ class _Look:
     ready: frozenset[int]
     agents: AgentRegistry
     expected: Fingerprint | None
+    fetches: bool
 
     def check(self, name: str, fingerprint: Fingerprint | None) -> None:
         """Raise `NotSettled` if the model does not look as expected."""
@@ -254,7 +259,7 @@ def _plan(name: str, source: LoadSource, parsed: ParsedConfig, look: _Look) -> L
         raise InvalidArgument(no_versions(name_of(name), config.version_policy, model_dir, available))
     source = replace(source, config=config)
     kept = _unchanged(source, look.loaded).intersection(look.ready, versions)
-    if source.agents is None:
+    if source.agents is None and look.fetches:
         source.directory.complete(version for version in versions if version not in kept)
     return LoadPlan(name, source, versions, frozenset(kept))
 
