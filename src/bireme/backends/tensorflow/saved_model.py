@@ -114,8 +114,11 @@ def _no_saved_model(ctx: ModelContext, folder: Path, wanted: Path) -> Exception:
 
 
 def _explain(folder: Path, reason: str) -> str:
-    """Say which file of the folder is to blame, if one is empty or a pointer; else ``reason``."""
-    for path in sorted((folder / "variables").glob("*")):
+    """Say which file of the variables is to blame, if one is missing, empty or a pointer; else ``reason``."""
+    index = folder / "variables" / "variables.index"
+    if not index.is_file():
+        return f"{reason} ('{index.relative_to(folder)}' is missing)"
+    for path in sorted(index.parent.glob("*")):
         explained = explain_failure(path, "")
         if explained:
             return f"{path.relative_to(folder)}: {explained}"
