@@ -1,6 +1,6 @@
 """The one place that imports jax, with no more threads than this process has CPUs.
 
-XLA's thread pool is one for the process and for all its models. Importing jax and compiling a first function take 0.6 s, 230 MB
+XLA's thread pool is one for the process and for all its models. Importing jax and compiling a first function take 1 s, 200 MB
 and a dozen of threads that mostly sleep.
 """
 
