@@ -239,6 +239,39 @@ def test_outputs_are_owned_by_the_caller(open_model, monkeypatch, is_fixed, num_
     assert first.flags.writeable
 
 
+@pytest.mark.parametrize("shape", [(-1, 16), (64, 16)], ids=["dynamic", "fixed"])
+@pytest.mark.parametrize("is_strided", [True, False], ids=["strided", "whole"])
+def test_an_output_that_is_an_input_is_a_copy(open_model, monkeypatch, shape, is_strided):
+    """OpenVINO returns the memory of the input itself, which is only borrowed."""
+    monkeypatch.setattr(instance, "MIN_GIVEN_NBYTES", 0)
+    x = parameter("X", shape)
+    model = open_model(ov.Model([ops.result(x)], [x], "same"))
+    array = ones(64, 32)[:, ::2] if is_strided else ones(64, 16)
+
+    results = [model.execute(X=array)["X"] for _ in range(3)]
+
+    array[:] = 2
+    for result in results:
+        np.testing.assert_array_equal(ones(64, 16), result)
+    if model.instance.execute_into is not None:
+        buffer, target = target_of(4096)
+        placed = model.instance.execute_into({"X": array}, {"X": target})["X"]
+        assert np.shares_memory(placed, np.frombuffer(buffer, np.uint8))
+        np.testing.assert_array_equal(2 * ones(64, 16), placed)
+
+
+def test_outputs_that_are_constants_are_the_callers(open_model, monkeypatch):
+    monkeypatch.setattr(instance, "MIN_GIVEN_NBYTES", 0)
+    x = parameter("X", [-1, 16])
+    outputs = [named(ops.result(ops.constant(ones(4, 16))), "C"), named(ops.add(x, x), "Y")]
+    model = open_model(ov.Model(outputs, [x], "constant"))
+
+    for _ in range(2):
+        found = model.execute(X=ones(4, 16))["C"]
+        np.testing.assert_array_equal(ones(4, 16), found)
+        found[:] = 7
+
+
 COPIES = """
 import sys
 import numpy as np

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from bireme.backends.openvino.instance import Output, Runner
+from bireme.backends.openvino.instance import Output, Place, Runner
 from bireme.backends.openvino.tensors import over
 from bireme.types import Array, datatypes
 
@@ -28,11 +27,11 @@ class DirectOutput:
 
     def __call__(self, inputs: dict[str, Array], targets: Mapping[str, memoryview]) -> dict[str, Array]:
         """Run the request; each output that fits into its target is a view of that."""
-        places: dict[int, Any] = {}
+        places: dict[int, Place] = {}
         for output in self._outputs:
             target = targets.get(output.name)
-            if target is not None and (tensor := _place(output, target)) is not None:
-                places[output.index] = tensor
+            if target is not None and (place := _place(output, target)) is not None:
+                places[output.index] = place
         return self._runner.execute(inputs, places)
 
 
@@ -41,11 +40,11 @@ def can_place(output: Output) -> bool:
     return bool(output.shape) and output.datatype != "BYTES"
 
 
-def _place(output: Output, target: memoryview) -> Any:
-    """Return a tensor at the start of ``target``; None: it is too small, or not aligned to the type."""
+def _place(output: Output, target: memoryview) -> Place | None:
+    """Return the start of ``target``; None: it is too small, or not aligned to the type."""
     shape = output.shape or ()
     dtype = datatypes.NUMPY_DTYPES[output.datatype]
     if not 0 < prod(shape) * dtype.itemsize <= len(target):
         return None
     array: Array = np.ndarray(shape, dtype, target)
-    return over(array, output.datatype) if array.flags.aligned else None
+    return Place(array, over(array, output.datatype)) if array.flags.aligned else None

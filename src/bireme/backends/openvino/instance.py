@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -39,7 +39,16 @@ MIN_GIVEN_NBYTES: Final = 1 << 20
 MAX_GIVEN_NBYTES: Final = 32 << 20
 """Between these sizes a caller gets the memory of the request itself."""
 
-_NOWHERE: Final[Mapping[int, Any]] = {}
+
+class Place(NamedTuple):
+    """Memory of the caller's for an output."""
+
+    array: Array
+    tensor: Any
+    """An ``openvino.Tensor`` over it."""
+
+
+_NOWHERE: Final[Mapping[int, Place]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +79,13 @@ class Runner:
 
     __slots__ = (
         "_can_renew",
+        "_has_states",
         "_inputs",
         "_make_request",
         "_outputs",
         "_request",
         "_returns_text",
         "_start",
-        "_states",
     )
 
     def __init__(
@@ -100,28 +109,33 @@ class Runner:
         self._returns_text = returns_text
         self._start = start
         self._request = make_request()
-        self._states: list[Any] = self._request.query_state()
-        self._can_renew = not self._states or start is None  # a new request has no memory of a sequence
+        self._has_states = bool(self._request.query_state())
+        self._can_renew = not self._has_states or start is None  # a new request has no memory of a sequence
 
-    def execute(self, arrays: dict[str, Array], places: Mapping[int, Any] = _NOWHERE) -> dict[str, Array]:
+    def execute(self, arrays: dict[str, Array], places: Mapping[int, Place] = _NOWHERE) -> dict[str, Array]:
         """As `bireme.backends.interface.Instance.execute`.
 
-        ``places`` are tensors that outputs are written to, by their index; those results are views of them. Only for a
-        model without states.
+        ``places`` are what outputs are written to, by their index; those results are these very arrays. Only for a model
+        without states.
 
         Raises:
             BackendFailed: with what OpenVINO says.
         """
         is_given = bool(places)
+        borrowed = [contiguous(arrays[each.name]) for each in self._inputs]
         try:
-            for index, tensor in places.items():
-                self._request.set_output_tensor(index, tensor)
+            for index, place in places.items():
+                self._request.set_output_tensor(index, place.tensor)
             results: dict[str, Array] = {}
-            for output, array in zip(self._outputs, self._run(arrays), strict=True):
-                owned = array
-                if self._can_renew and MIN_GIVEN_NBYTES <= array.nbytes <= MAX_GIVEN_NBYTES:
+            for output, array in zip(self._outputs, self._run(arrays, borrowed), strict=True):
+                if output.index in places:
+                    owned = places[output.index].array
+                elif output.datatype == "BYTES":
+                    owned = array
+                elif self._can_give(array, borrowed):
+                    owned = array
                     is_given = True
-                elif output.index not in places and output.datatype != "BYTES":
+                else:
                     owned = array.copy()
                 results[output.name] = _shaped(owned, output)
             return results
@@ -131,24 +145,36 @@ class Runner:
             if is_given:
                 self._request = self._make_request()
 
-    def _run(self, arrays: Mapping[str, Array]) -> list[Array]:
-        """Run the model and return the listed outputs, which are the request's memory unless they are strings."""
-        kept = [contiguous(arrays[each.name]) for each in self._inputs]  # borrowed until the run is over
+    def _run(self, arrays: Mapping[str, Array], borrowed: list[Array]) -> list[Array]:
+        """Run the model and return the listed outputs, which are the request's memory unless they are strings.
+
+        ``borrowed`` are the inputs in order; ``arrays`` may hold a control for the instance besides.
+        """
         tensors = {
-            each.index: _to_tensor(each, array) for each, array in zip(self._inputs, kept, strict=True)
+            each.index: _to_tensor(each, array) for each, array in zip(self._inputs, borrowed, strict=True)
         }
         request = self._request
-        if self._states and (self._start is None or self._start.is_set(arrays)):
+        if self._has_states and (self._start is None or self._start.is_set(arrays)):
             request.reset_state()
         if not self._returns_text:
-            found = list(
-                request.infer(tensors, True, False).values()
-            )  # outputs are shared, strings not decoded
-            return [found[output.index] for output in self._outputs]
+            found = request.infer(tensors, True, False)  # outputs are shared, strings not decoded
+            values: list[Array] = list(found.values())
+            return [values[output.index] for output in self._outputs]
         # The way above would warn of outputs of strings, which it copies, each time.
         request.start_async(tensors, None)
         request.wait()
         return [self._read(request.get_output_tensor(output.index), output) for output in self._outputs]
+
+    def _can_give(self, array: Array, borrowed: list[Array]) -> bool:
+        """Whether an output may leave with the request's memory.
+
+        The one of a tensor that is an input, too, lies where that does.
+        """
+        return (
+            self._can_renew
+            and MIN_GIVEN_NBYTES <= array.nbytes <= MAX_GIVEN_NBYTES
+            and not any(np.may_share_memory(array, each) for each in borrowed)
+        )
 
     @staticmethod
     def _read(tensor: Any, output: Output) -> Array:
