@@ -84,7 +84,7 @@ def _find_file(ctx: ModelContext) -> Path:
     """Return the model file. The runtime ``model.py`` prefers the file of that name, and takes another if there is none."""
     named = ctx.config.default_model_filename
     has_python = (ctx.version_dir / _PYTHON).is_file()
-    if ctx.config.runtime == _PYTHON and has_python and named in _FILENAMES:
+    if ctx.config.runtime == _PYTHON and has_python and named in ("", *_FILENAMES):
         return ctx.version_dir / _PYTHON
     if named == _PYTHON and not has_python:
         ctx = replace(ctx, config=replace(ctx.config, default_model_filename=""))
@@ -93,13 +93,13 @@ def _find_file(ctx: ModelContext) -> Path:
 
 def _open(ctx: ModelContext, path: Path, settings: ModelSettings) -> Program:
     device = first_device(ctx.config)
-    compiles = make_compile(ctx.name, settings.compile_options)
     if path.suffix == ".py":
+        compiles = make_compile(ctx.name, settings.compile_options)
         return EagerProgram(ctx, path, settings.module_class, device, compiles)
     kind = read_kind(path)
     if kind is ArchiveKind.EXPORTED:
-        return ExportedProgram(ctx.name, path, compiles)
-    if compiles is not None:
+        return ExportedProgram(ctx.name, path, make_compile(ctx.name, settings.compile_options))
+    if settings.compile_options is not None:
         log.warning("model '%s': parameter %s does nothing for %s", ctx.name, COMPILE, kind.value)
     if kind is ArchiveKind.AOTI:
         return CompiledPackage(ctx.name, path, device, max(1, num_instances(ctx.config)))

@@ -59,8 +59,7 @@ class ExportedProgram:
         """Constants of the program lie on devices, too, so it is moved as a whole."""
         from torch.export.passes import move_to_device_pass
 
-        with quiet():
-            return _flat(move_to_device_pass(self._program, device).module())
+        return _flat(move_to_device_pass(self._program, device).module())
 
 
 def _flat(module: Any) -> Any:

@@ -51,6 +51,11 @@ class Interface:
     is_strict: bool = False
     """Whether names have to be known; else they may be any, in the order of the arguments."""
 
+    @property
+    def num_positional(self) -> int:
+        """How many arguments are given by position."""
+        return sum(not argument.keyword for argument in self.arguments)
+
     def describe(self) -> str:
         """Return the declaration, for messages."""
         return f"forward({', '.join(map(str, self.arguments))}{', *args' if self.takes_any else ''})"

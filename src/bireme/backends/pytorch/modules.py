@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from bireme.backends.pytorch.runtime import quiet
+
 
 class Modules:
     """The copies of one ``torch.nn.Module``.
@@ -30,7 +32,8 @@ class Modules:
             return first
         if sharing:
             return first
-        return copy.deepcopy(first) if sharing is False else copy_state(first)
+        with quiet():
+            return copy.deepcopy(first) if sharing is False else copy_state(first)
 
     def close(self) -> None:
         """Let go of all of them."""
@@ -40,7 +43,8 @@ class Modules:
     def _on(self, device: Any) -> Any:
         if device is None or device == self._device:
             return self._module
-        return self._move(copy.deepcopy(self._module), device)
+        with quiet():
+            return self._move(copy.deepcopy(self._module), device)
 
 
 def copy_state(module: Any) -> Any:

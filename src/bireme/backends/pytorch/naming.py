@@ -85,7 +85,7 @@ def _bind_inputs(
         entry = interface.arguments[0]
         return tuple(InputBinding(name, entry, index) for index, name in enumerate(names)), ()
     known = {name: index for index, each in enumerate(interface.arguments) for name in each.names}
-    found = {name: _position(name, known) for name in names}
+    found = {name: _argument_index(name, known, interface) for name in names}
     by_order: tuple[str, ...] = ()
     strange = [name for name, position in found.items() if position is None]
     if strange and not interface.is_strict and _order_agrees(names, found, interface):
@@ -97,7 +97,7 @@ def _bind_inputs(
     if not by_order and not strange:
         faults.extend(_missing(positions, interface))
     bindings = tuple(
-        InputBinding(name, _argument(interface, position), position)
+        InputBinding(name, *_argument(interface, position))
         for name, position in positions.items()
         if position < len(interface.arguments) or interface.takes_any
     )
@@ -118,6 +118,14 @@ def _position(name: str, known: Mapping[str, int]) -> int | None:
     return position_in(name) if position is None else position
 
 
+def _argument_index(name: str, known: Mapping[str, int], interface: Interface) -> int | None:
+    """Return the index among the arguments; those of ``*args`` come after all that have names."""
+    index = _position(name, known)
+    if index is None or name in known or index < interface.num_positional or not interface.takes_any:
+        return index
+    return index + len(interface.arguments) - interface.num_positional
+
+
 def _order_agrees(names: Sequence[str], found: Mapping[str, int | None], interface: Interface) -> bool:
     """Whether the inputs can be the arguments in the config's order."""
     num_required = sum(argument.is_required for argument in interface.arguments)
@@ -125,9 +133,13 @@ def _order_agrees(names: Sequence[str], found: Mapping[str, int | None], interfa
     return fits and all(found[name] in (None, index) for index, name in enumerate(names))
 
 
-def _argument(interface: Interface, position: int) -> Argument:
+def _argument(interface: Interface, index: int) -> tuple[Argument, int]:
+    """Return an argument and the position at which it is given."""
     arguments = interface.arguments
-    return arguments[position] if position < len(arguments) else Argument((f"*args[{position}]",))
+    if index < len(arguments):
+        return arguments[index], index
+    position = index - len(arguments) + interface.num_positional
+    return Argument((f"*args[{position - interface.num_positional}]",), ANY), position
 
 
 def _unknown_inputs(names: Sequence[str], interface: Interface, known: Mapping[str, int]) -> Iterator[str]:

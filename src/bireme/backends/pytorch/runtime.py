@@ -44,7 +44,7 @@ def _import_torch() -> None:
 _import_torch()
 import torch  # noqa: E402 - see above
 
-_filters: Final = threading.Lock()
+_filters: Final = threading.RLock()
 
 
 @contextmanager
