@@ -7,14 +7,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
 import numpy as np
 import orjson
 
-from bireme.config import read_labels
 from bireme.engine import BlockingServer, Server, ServerOptions
 from bireme.types import BiremeError, Buffer, InvalidArgument, Parameter, Tensor, Unavailable, datatypes
 from bireme.wire.classification import classify
@@ -132,9 +130,8 @@ class RemoteServer:
 class LocalRepository:
     """A server of our own in this process, with one model or several loaded."""
 
-    def __init__(self, server: BlockingServer, repository: Path) -> None:
+    def __init__(self, server: BlockingServer) -> None:
         self._server = server
-        self._repository = repository
 
     @classmethod
     @contextmanager
@@ -151,7 +148,7 @@ class LocalRepository:
             exit_on_error=models != ("*",),
         )
         with Server(options=options) as server:
-            yield cls(server, Path(repository))
+            yield cls(server)
 
     def config(self, model: str, version: int) -> dict[str, Any]:
         """Return the model's config."""
@@ -181,8 +178,7 @@ class LocalRepository:
 
     def _classified(self, call: Call, tensor: Tensor) -> Tensor:
         config = self.config(call.model, call.version)
-        (filename,) = (each["label_filename"] for each in config["output"] if each["name"] == tensor.name)
-        labels = read_labels(self._repository / call.model, filename) if filename else []
+        labels = self._server.model(call.model, call.version).labels.get(tensor.name, ())
         steps = classify(tensor, call.num_classes, labels, has_batch_dim=config["max_batch_size"] > 0)
         return next(step for step in steps if step is not None)
 

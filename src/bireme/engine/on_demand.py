@@ -263,6 +263,9 @@ class OnDemand:
             storage = await asyncio.to_thread(lifecycle.catalogue.find, name)
         except NotFound as error:
             raise self._table.refusal(name, -1) from error
+        except Unavailable as error:
+            self._note_failure(name, error)
+            raise
         try:
             nbytes = self._usage.expected_nbytes(name)
             if self._options.memory_budget and not nbytes:

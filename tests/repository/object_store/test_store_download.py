@@ -70,7 +70,7 @@ def test_a_large_file_comes_in_pieces(cache, target, monkeypatch):
 
 def test_no_more_files_than_threads_are_on_their_way(cache, target, monkeypatch):
     pool = ThreadPoolExecutor(3)
-    monkeypatch.setattr(download, "_threads", lambda: pool)
+    monkeypatch.setattr(download, "_THREADS", pool)
     lock, running, most = threading.Lock(), [0], [0]
 
     class Watched(MemoryClient):

@@ -6,7 +6,6 @@ megabyte or two a thread) grow with the number of models. A piece that breaks of
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import threading
@@ -32,9 +31,8 @@ _SAID_S: Final = 1.0
 """A fetch that takes longer is said in the log when it is done."""
 
 
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="bireme-fetch")
+_THREADS: Final = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="bireme-fetch")
+"""Of all loads together; there are none before the first fetch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +98,7 @@ def fetch_files(
 
 def _run(fetch: _Fetch) -> None:
     start_s = time.monotonic()
-    pieces = [_threads().submit(_fetch_piece, fetch, *piece) for piece in _pieces(fetch.arrivals)]
+    pieces = [_THREADS.submit(_fetch_piece, fetch, *piece) for piece in _pieces(fetch.arrivals)]
     try:
         _wait(fetch, pieces)
     finally:
