@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from bireme.engine import Server
 from bireme.engine.options import ServerOptions
-from bireme.types import Internal, InvalidArgument
+from bireme.types import Internal, InvalidArgument, Unavailable
 from onnx_models import save_graph, tensor_info
 from s3_server import SECRET, S3Server, cut, refuse
 
@@ -361,3 +361,72 @@ def test_nothing_is_left_of_a_model_but_what_the_next_load_uses(s3, plus, serve,
     server.close()
     wait_until(lambda: not [*(tmp_path / "cache" / "live").rglob("model.onnx")])
     assert len([path for path in (tmp_path / "cache" / "blobs").rglob("*") if path.is_file()]) == 1
+
+
+PYTHON = b"""
+from pathlib import Path
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        here = Path(args["model_repository"])
+        self.add = float((here / args["model_version"] / "number.txt").read_text())
+        (here / "written.txt").write_text("the folder is its own")
+
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor("Y", pb_utils.get_input_tensor_by_name(request, "X").as_numpy() + self.add)]
+            )
+            for request in requests
+        ]
+"""
+X_TO_Y = b'input { name: "X" data_type: TYPE_FP32 dims: 1 } output { name: "Y" data_type: TYPE_FP32 dims: 1 }'
+ENSEMBLE = (
+    b'platform: "ensemble"'
+    + X_TO_Y
+    + b"""ensemble_scheduling { step [
+    { model_name: "py" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "t" } },
+    { model_name: "m" model_version: -1 input_map { key: "X" value: "t" } output_map { key: "Y" value: "Y" } } ] }"""
+)
+
+
+@pytest.mark.slow
+def test_an_ensemble_and_its_models_come_out_of_the_store(s3, plus, serve):
+    s3.put("models/m/1/model.onnx", plus(1))
+    s3.put("models/py/config.pbtxt", b'backend: "python"' + X_TO_Y)
+    s3.put("models/py/1/model.py", PYTHON)
+    s3.put("models/py/1/number.txt", b"10")
+    s3.put("models/both/config.pbtxt", ENSEMBLE)
+    server = serve()
+    s3.forget()
+    server.load_model("both")
+    assert s3.counts["LIST"] == 3
+    assert ask(server, name="both") == 11
+    s3.put("models/py/1/number.txt", b"20")
+    server.load_model("py")
+    assert ask(server, name="both") == 21
+
+
+@pytest.mark.slow
+def test_a_first_request_while_the_store_is_away_is_answered_so(s3, plus, serve):
+    s3.put("models/m/1/model.onnx", plus(1))
+    server = serve("ondemand")
+    with (
+        s3.failing(refuse("403 Forbidden", "AccessDenied", "Access Denied")),
+        pytest.raises(Unavailable, match=r"'m' cannot be looked for in .*403 Forbidden"),
+    ):
+        ask(server)
+    with pytest.raises(Unavailable, match="the next try is in"):
+        ask(server)
+
+
+@pytest.mark.slow
+def test_a_failed_poll_of_one_model_is_tried_again(s3, plus, serve):
+    s3.put("models/m/1/model.onnx", plus(1))
+    server = serve("poll", repository_poll_secs=0.05)
+    s3.put("models/m/2/model.onnx", plus(2))
+    with s3.failing(refuse("403 Forbidden", "AccessDenied", "Access Denied", only="2/model.onnx")):
+        wait_until(lambda: any("403" in entry.get("reason", "") for entry in server.repository_index()))
+        assert ask(server) == 1
+    wait_until(lambda: ask(server) == 2)
