@@ -45,6 +45,11 @@ def test_dims_without_a_batch_dimension_mean_batching(open_model):
     assert described(open_model(config=IO).config)[:2] == (8, True)
 
 
+def test_sequences_are_not_given_dynamic_batching(open_model):
+    text = f"sequence_batching {{ direct {{ }} }} {IO}"
+    assert described(open_model(config=text).config)[:2] == (8, False)
+
+
 def test_dims_that_contradict_each_other(open_model):
     mixed = IO.replace("dims: 3 } output", "dims: [ -1, 3 ] } output")
     with pytest.raises(

@@ -310,6 +310,22 @@ def test_outputs_go_into_given_memory_where_they_fit(open_model):
     np.testing.assert_array_equal(other, np.full((8, 3), 2))
 
 
+def test_unaligned_memory_is_not_written_to(open_model):
+    memory = bytearray(65)
+    result = make(open_model()).execute_into({"x": ones(2, 3)}, {"y": memoryview(memory)[1:]})["y"]
+
+    assert (result == 2).all()
+    assert not any(memory)
+
+
+def test_an_input_that_tensorrt_reads_on_the_host_is_not_copied_to_the_device(open_model, gpu):
+    tensors = [tensor("x", "INPUT", [-1, 3], location="HOST"), Y]
+    instance = make(open_model(plan(tensors=tensors)))
+
+    np.testing.assert_array_equal(instance.execute({"x": numbers(2, 3)})["y"], numbers(2, 3) * 2)
+    assert gpu.cuda.copies_in == []
+
+
 class DeviceArray:
     """As CuPy and others show theirs."""
 

@@ -17,6 +17,7 @@ from bireme.backends.tensorrt.engine import DeviceEngine
 from bireme.backends.tensorrt.memory import Buffer
 from bireme.backends.tensorrt.profiles import Dims, Profile
 from bireme.backends.tensorrt.runtime import ErrorRecorder, trt
+from bireme.backends.tensorrt.signature import IoTensor
 from bireme.types import Array, BackendFailed, datatypes
 
 
@@ -66,21 +67,29 @@ class Context:
             reason = engine.recorder.take("it gives no reason; see the log")
             raise BackendFailed(f"TensorRT cannot make an execution context: {reason}")
         self._context.error_recorder = self._recorder
-        if profile.index:
-            self._do_select(profile.index, stream)
         tensors = engine.info.tensors
         self._dynamic = [t.name for t in tensors if t.is_input and -1 in t.shape]
         self._outputs = [t.name for t in tensors if not t.is_input]
-        self._values: dict[str, Array] = {}
-        for tensor in tensors:
-            if tensor.is_input and tensor.is_shape and tensor.datatype is not None:
-                count = len(profile.values[tensor.name].least)
-                array = np.zeros(count, datatypes.NUMPY_DTYPES[tensor.datatype])
-                self._values[tensor.name] = array
-                self.bind(tensor.name, array.ctypes.data)
         self._allocators: dict[str, OutputAllocator] = {}
         self._current: tuple[Mapping[str, Dims], Mapping[str, Dims]] | None = None
         self._shapes: dict[str, Dims] = {}
+        self._values: dict[str, Array] = {}
+        try:
+            if profile.index:
+                self._do_select(profile.index, stream)
+            self._place_values(tensors)
+        except BaseException:
+            self.close()
+            raise
+
+    def _place_values(self, tensors: Iterable[IoTensor]) -> None:
+        """Give each shape tensor a place on the host, which stays the same."""
+        for tensor in tensors:
+            if tensor.is_input and tensor.is_shape and tensor.datatype is not None:
+                count = len(self.profile.values[tensor.name].least)
+                array = np.zeros(count, datatypes.NUMPY_DTYPES[tensor.datatype])
+                self._values[tensor.name] = array
+                self.bind(tensor.name, array.ctypes.data)
 
     def _do_select(self, index: int, stream: Stream) -> None:
         try:
