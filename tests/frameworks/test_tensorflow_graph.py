@@ -7,8 +7,12 @@ import json
 import numpy as np
 import pytest
 
+from bireme.backends.interface import ModelContext
+from bireme.backends.tensorflow.backend import TensorFlowBackend
+from bireme.config import ModelConfig
+from bireme.config.model_config import ModelOutput
 from bireme.types import BiremeError, InvalidArgument, NotFound
-from tensorflow_models import FROZEN_GRAPH, OpenModel, build_sum, save_graph, tf, v1
+from tensorflow_models import FROZEN_GRAPH, OpenModel, build_sum, save_graph, save_module, tf, v1
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +75,23 @@ def test_a_graph_without_results_needs_a_config(tmp_path):
 
     with pytest.raises(InvalidArgument, match="does not show what its outputs are; list them in config"):
         OpenModel(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs"), [("model.graphdef", ["sum"]), ("frozen.pb", ["sum"]), ("", ["y", "z"])]
+)
+def test_without_a_platform_the_file_says_what_it_is(tmp_path, name, outputs):
+    if name:
+        save_graph(tmp_path, build_sum).rename(tmp_path / "1" / name)
+    else:
+        save_module(tmp_path)
+    listed = tuple(ModelOutput(name=each, data_type="TYPE_FP32", dims=(3,)) for each in outputs)
+    config = ModelConfig(name="m", default_model_filename=name, output=listed)
+
+    model = TensorFlowBackend().load(ModelContext("m", 1, tmp_path, tmp_path / "1", config))
+
+    assert outputs == [tensor.name for tensor in model.complete_config(config).output]
+    model.close()
 
 
 def test_names_may_have_an_index(graph):

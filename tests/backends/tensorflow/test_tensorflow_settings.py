@@ -145,6 +145,12 @@ def test_parameters_that_look_like_tensorflows_are_told_if_they_are_none():
     ] == found
 
 
+def test_a_list_of_no_accelerators_is_none():
+    nothing = ModelOptimizationPolicy(execution_accelerators=ExecutionAccelerators())
+
+    assert read_model_settings(config(), 1) == read_model_settings(config(optimization=nothing), 1)
+
+
 def test_backend_settings_have_defaults_and_can_be_given():
     given = {
         "default-max-batch-size": "16",
