@@ -8,8 +8,10 @@ import warnings
 from types import ModuleType
 
 import joblib
+import lightgbm
 import numpy as np
 import pytest
+import xgboost
 from sklearn.base import BaseEstimator
 from sklearn.cluster import KMeans
 from sklearn.compose import ColumnTransformer
@@ -298,6 +300,21 @@ def test_no_part_starts_more_workers_than_it_may():
     assert 3 == limit_jobs(voting, 3)
     assert {None, 1, 3} >= {part.n_jobs for part in parts_of(voting) if hasattr(part, "n_jobs")}
     assert 1 == limit_jobs(LogisticRegression(), 3)
+
+
+@pytest.mark.parametrize("library", ["xgboost", "lightgbm"])
+def test_estimators_of_tree_libraries_are_served_too(open_model, library):
+    if library == "xgboost":
+        estimator = xgboost.XGBClassifier(n_estimators=3, n_jobs=1).fit(ROWS, TWO_CLASSES)
+    else:
+        estimator = lightgbm.LGBMClassifier(n_estimators=3, n_jobs=1, verbose=-1).fit(ROWS, TWO_CLASSES)
+    own = estimator.predict_proba(ROWS)
+    estimator.n_jobs = None  # all cores
+    model = open_model(estimator)
+
+    assert np.allclose(own, model.run(input=ROWS)["predict_proba"], atol=1e-6)
+    assert 1 == model.loaded._predictor._estimator.n_jobs
+    assert model.instance.may_run_inline
 
 
 def test_what_may_wait_does_not_run_on_the_loop(open_model, tmp_path):

@@ -129,6 +129,27 @@ def test_rows_may_be_strided_and_read_only(open_model, boosters):
     assert np.array_equal(open_model().run(input=wide)["predict"], own(boosters["binary"]))
 
 
+def test_rows_may_lie_oddly_in_memory(open_model, boosters):
+    rows = np.zeros(X.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(X.shape)
+    rows[:] = X
+
+    assert np.array_equal(open_model().run(input=rows)["predict"], own(boosters["binary"]))
+
+
+def test_categories_are_their_codes(tmp_path):
+    rows = X.copy()
+    rows[:, 3] = np.arange(len(X)) % 5
+    settings = {"feature_types": ["q", "q", "q", "c"], "enable_categorical": True}
+    matrix = xgboost.DMatrix(rows, TWO_CLASSES, **settings)
+    booster = xgboost.train({"objective": "binary:logistic", "nthread": 1, "max_cat_to_onehot": 1}, matrix, 5)
+    path = place(tmp_path, "m", "model.ubj")
+    booster.save_model(path)
+
+    found = OpenModel(XGBoostBackend(), path).run(input=rows)["predict"]
+
+    assert np.allclose(found[:, 0], booster.predict(matrix), atol=1e-6)
+
+
 def test_missing_values_follow_the_models_default_ways(open_model, boosters):
     rows = X.copy()
     rows[::2, 0] = np.nan

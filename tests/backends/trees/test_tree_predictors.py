@@ -145,6 +145,29 @@ def test_rows_are_converted_only_where_the_library_cannot_take_them(given, passe
     assert [passed] == forest.dtypes
 
 
+def test_rows_that_lie_oddly_in_memory_are_copied():
+    memory = np.zeros(2 * 3 * 4 + 1, np.uint8)
+    rows = memory[1:].view(np.float32).reshape(2, 3)
+    rows[:] = ROWS
+    seen: list[bool] = []
+    forest = FakeForest()
+    forest.margins = lambda rows: (seen.append(rows.flags.aligned), rows[:, :1])[1]
+
+    found = run(ForestPredictor(forest), rows=rows, outputs="margin")["margin"]
+
+    assert not rows.flags.aligned
+    assert [True] == seen
+    assert np.array_equal(ROWS[:, :1], found)
+
+
+def test_no_rows_have_no_results():
+    found = run(ForestPredictor(FakeForest()), rows=ROWS[:0], outputs="predict,contributions,leaf")
+
+    assert {"predict": (0, 1), "contributions": (0, 4), "leaf": (0, 5)} == {
+        name: array.shape for name, array in found.items()
+    }
+
+
 def test_a_forest_knows_how_long_runs_may_be():
     forest = FakeForest()
     model, _ = open_model(ForestPredictor(forest), "max_batch_size: 64")

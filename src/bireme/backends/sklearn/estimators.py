@@ -10,7 +10,8 @@ from sklearn.base import BaseEstimator
 
 from bireme.types import datatypes
 
-_OWN_PACKAGES: Final = frozenset({"sklearn", "xgboost", "lightgbm"})
+_TREE_PACKAGES: Final = frozenset({"xgboost", "lightgbm"})
+_OWN_PACKAGES: Final = _TREE_PACKAGES | {"sklearn"}
 _NUMBER: Final = "FP64"
 
 
@@ -40,18 +41,25 @@ def limit_jobs(estimator: Any, num_jobs: int) -> int:
     most = 1
     for part in parts_of(estimator):
         jobs = getattr(part, "n_jobs", None)
+        if jobs is None and _package_of(part) in _TREE_PACKAGES:
+            jobs = -1  # as which they take it
         if isinstance(jobs, int) and jobs not in {0, 1}:
             part.n_jobs = num_jobs if jobs < 0 else min(jobs, num_jobs)
             most = max(most, part.n_jobs)
+            if hasattr(part, "get_booster"):  # XGBoost's has read it already
+                part.get_booster().set_param({"nthread": part.n_jobs})
     return most
 
 
 def is_foreign(estimator: Any) -> bool:
     """Whether any part of ``estimator`` may run code that is neither scikit-learn's nor a tree library's."""
     return any(
-        type(part).__module__.partition(".")[0] not in _OWN_PACKAGES or hasattr(part, "func")
-        for part in parts_of(estimator)
+        _package_of(part) not in _OWN_PACKAGES or hasattr(part, "func") for part in parts_of(estimator)
     )
+
+
+def _package_of(part: Any) -> str:
+    return type(part).__module__.partition(".")[0]
 
 
 def select_by_number(estimator: Any) -> None:

@@ -170,8 +170,10 @@ def _filled(kind: str, values: list[Any]) -> Array:
 def _numbers_or_texts(name: str, array: Array) -> Array:
     if array.dtype.hasobject:
         return _texts(name, array)
-    # scikit-learn computes in single or double precision.
-    return array.astype(np.float32) if array.dtype == np.float16 else array
+    # scikit-learn computes in single or double precision, and some of its compiled code takes aligned arrays alone.
+    if array.dtype == np.float16:
+        return array.astype(np.float32)
+    return array if array.flags.aligned else array.copy()
 
 
 def _texts(name: str, array: Array) -> Array:

@@ -111,8 +111,11 @@ def make_execute(source: str, ways: dict[str, Compute], kinds: dict[str, str], d
         rows = inputs[source]
         if rows.dtype.name not in _FLOATS:
             rows = rows.astype(native)
-        elif not rows.flags.c_contiguous:
-            rows = np.ascontiguousarray(rows)
+        elif not (rows.flags.c_contiguous and rows.flags.aligned):
+            rows = rows.copy()
+        if not len(rows):  # which the libraries refuse
+            rows = np.zeros((1, rows.shape[1]), rows.dtype)
+            return {name: _owned(way(rows)[:0], dtype) for name, way, dtype in steps}
         return {name: _owned(way(rows), dtype) for name, way, dtype in steps}
 
     return execute
