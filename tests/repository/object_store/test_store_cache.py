@@ -120,6 +120,20 @@ def test_its_own_directory_goes_with_it(tmp_path):
     assert not [*(tmp_path / "live").iterdir()]
 
 
+def test_without_locks_it_works_and_says_what_stays(tmp_path, monkeypatch, caplog):
+    def fail(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(cache_module.fcntl, "flock", fail)
+    cache = StoreCache(tmp_path)
+    assert cache.new_directory().is_dir()
+    assert "cannot be locked" in caplog.text
+    StoreCache(tmp_path).new_directory()
+    assert cache.new_directory().is_dir()
+    del cache
+    assert not [path for path in (tmp_path / "live").iterdir() if path.is_dir()]
+
+
 def test_one_object_for_a_directory(tmp_path):
     assert open_cache(tmp_path, 1) is open_cache(tmp_path, 1)
     assert open_cache(tmp_path, 1) is not open_cache(tmp_path, 2)

@@ -152,6 +152,13 @@ def test_an_object_that_was_replaced_is_not_taken(cache, target):
         fetch_files(client, cache, files, target, WHAT)
 
 
+def test_a_weak_etag_is_no_condition(cache, target):
+    client = MemoryClient({"x": b"1"})
+    (found,) = client.list_objects()
+    fetch_files(client, cache, {"x": found._replace(etag='W/"1"')}, target, WHAT)
+    assert tree(target) == {"x": b"1"}
+
+
 def test_a_disk_that_fails_is_named_with_the_key(cache, target, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")

@@ -44,7 +44,10 @@ def answer(status, code, message, took="4.132678ms"):
         ),
         ("x\nkind: ConnectionRefused, Connection refused", "nothing listens there (connection refused)"),
         ("x\nIncompleteBody", "the connection was cut"),
-        ("x\nInvalidCertificate(UnknownIssuer)", "its certificate is not trusted: SSL_CERT_FILE, or AWS_CA_BUNDLE for S3, names what is"),
+        (
+            "x\nInvalidCertificate(UnknownIssuer)",
+            "its certificate is not trusted: SSL_CERT_FILE, or AWS_CA_BUNDLE for S3, names what is",
+        ),
         (
             "GET u in 2.5ms - Received redirect without LOCATION",
             "the bucket is in another region: set AWS_DEFAULT_REGION",

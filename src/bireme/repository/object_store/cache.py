@@ -39,6 +39,7 @@ log = logging.getLogger("bireme.repository")
 DEFAULT_MAX_NBYTES: Final = 64 << 30
 _MARGIN: Final = 64 << 20
 """Bytes that stay free on the disk."""
+_LOCK_TRIES: Final = 3
 _NS: Final = 1_000_000_000
 
 
@@ -153,11 +154,13 @@ class StoreCache:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         live.mkdir(exist_ok=True)
         _sweep(live)
-        while True:
+        for _ in range(_LOCK_TRIES):
             name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
             lock = _take_lock(live / f"{name}.lock")
             if lock is not None:
                 break
+        else:  # a file system without locks
+            log.warning("files in '%s' cannot be locked: what a killed server leaves there stays", live)
         workspace = live / name
         workspace.mkdir()
         weakref.finalize(self, _remove_workspace, workspace, lock, os.getpid())
@@ -221,7 +224,7 @@ def _sweep(live: Path) -> None:
 
 
 def _take_lock(path: Path) -> int | None:
-    """Return the descriptor that holds the lock; None: somebody else has it, or has just removed the file."""
+    """Return the descriptor that holds the lock; None: somebody else has it, or has just removed the file; or nobody can."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if fcntl is not None:
@@ -234,8 +237,9 @@ def _take_lock(path: Path) -> int | None:
     return descriptor
 
 
-def _remove_workspace(workspace: Path, lock: int, pid: int) -> None:
+def _remove_workspace(workspace: Path, lock: int | None, pid: int) -> None:
     if os.getpid() == pid:
         shutil.rmtree(workspace, ignore_errors=True)
         workspace.with_name(f"{workspace.name}.lock").unlink(missing_ok=True)
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)

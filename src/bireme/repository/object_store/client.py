@@ -123,7 +123,9 @@ class StoreClient:
             ObjectChanged: it is another one by now.
             StoreError: names the object and the reason.
         """
-        options: dict[str, Any] = {"if_match": found.etag} if found.etag else {}
+        # A weak ETag never matches: then only the size tells (RFC 9110, 13.1.1).
+        has_strong_etag = bool(found.etag) and not found.etag.startswith("W/")
+        options: dict[str, Any] = {"if_match": found.etag} if has_strong_etag else {}
         if end - start < found.size:
             options["range"] = (start, end)
         result = self._call(

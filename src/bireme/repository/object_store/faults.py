@@ -53,7 +53,10 @@ _CONNECTIONS: Final = (
     ("dns error", "its host's name cannot be resolved"),
     ("Connection refused", "nothing listens there (connection refused)"),
     ("ConnectionRefused", "nothing listens there (connection refused)"),
-    ("InvalidCertificate", "its certificate is not trusted: SSL_CERT_FILE, or AWS_CA_BUNDLE for S3, names what is"),
+    (
+        "InvalidCertificate",
+        "its certificate is not trusted: SSL_CERT_FILE, or AWS_CA_BUNDLE for S3, names what is",
+    ),
     ("CertificateRequired", "it asks for a client certificate"),
     ("received corrupt message", "it does not speak TLS there: an http:// location?"),
     ("InvalidContentType", "it does not speak TLS there: an http:// location?"),
