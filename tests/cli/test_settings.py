@@ -286,3 +286,24 @@ def test_certificates_alone_do_not_turn_tls_on(tmp_path):
         "--grpc-server-cert has no effect without --grpc-use-ssl",
         "--grpc-server-key has no effect without --grpc-use-ssl",
     ] == list(settings.notes)
+
+
+def test_repositories_may_lie_in_object_stores(tmp_path):
+    options = [
+        "-m",
+        "s3://http://minio:9000/bucket/models/",
+        "--object-cache-directory=/c",
+        "--object-cache-size=5",
+    ]
+    server = parse(tmp_path, *options).server
+    assert server.model_repository == (str(tmp_path), "s3://http://minio:9000/bucket/models/")
+    assert (server.store_cache.directory, server.store_cache.max_nbytes) == ("/c", 5)
+    assert parse(tmp_path).server.object_cache_size == 64 << 30
+
+
+def test_vertex_ai_names_the_repository_if_nobody_else_does(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIP_STORAGE_URI", "gs://bucket/models")
+    values = {name: flag.default for name, flag in FLAGS.items()} | {"model-repository": ()}
+    values |= {name: () for name, flag in FLAGS.items() if flag.repeat}
+    assert make_settings(values).server.model_repository == ("gs://bucket/models",)
+    assert parse(tmp_path).server.model_repository == (str(tmp_path),)
