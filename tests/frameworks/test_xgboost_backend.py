@@ -8,6 +8,7 @@ import pytest
 import xgboost
 
 from bireme.backends.interface import Placement
+from bireme.backends.trees import xgboost_dense
 from bireme.backends.trees.xgboost import XGBoostBackend
 from bireme.types import BackendFailed, InvalidArgument, NotFound, Unsupported
 from served_models import ROWS, THREE_CLASSES, TWO_CLASSES, OpenModel, context, parameters, place, serving
@@ -120,6 +121,23 @@ def test_rows_of_any_number_are_taken(open_model, boosters, kind):
     assert np.allclose(
         model.run(input=rows)["predict"], own(boosters["binary"], rows.astype("f4")), atol=1e-6
     )
+
+
+def test_without_the_librarys_c_functions_its_python_method_goes(open_model, boosters, monkeypatch):
+    monkeypatch.setattr(xgboost_dense, "getattr", lambda *_: None, raising=False)
+    model = open_model("classes", config=parameters(outputs="predict,margin"))
+
+    found = model.run(input=X)
+
+    assert np.allclose(found["predict"], own(boosters["classes"]), atol=1e-6)
+    assert np.allclose(found["margin"], own(boosters["classes"], output_margin=True), atol=1e-6)
+
+
+def test_an_error_of_a_c_function_is_raised(open_model):
+    model = open_model()
+
+    with pytest.raises(BackendFailed, match="Number of columns in data must equal"):
+        model.run(input=np.zeros((1, 5), np.float32))
 
 
 def test_rows_may_be_strided_and_read_only(open_model, boosters):

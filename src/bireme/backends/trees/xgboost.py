@@ -1,6 +1,6 @@
 """The xgboost backend: a booster, run in place on the arrays that requests bring.
 
-``inplace_predict`` makes no DMatrix of the rows, takes no lock and frees the GIL. Leaves, contributions and linear boosters
+Prediction in place makes no DMatrix of the rows, takes no lock and frees the GIL. Leaves, contributions and linear boosters
 have no such way: they go through a DMatrix, which is a copy, one run at a time.
 
 Source: XGBoost "Prediction" (thread safety), "Introduction to Model IO".
@@ -26,6 +26,7 @@ from bireme.backends.trees.forest import Forest
 from bireme.backends.trees.predictor import ForestPredictor
 from bireme.backends.trees.settings import BEST, ForestSettings, is_worth_threads, read_settings
 from bireme.backends.trees.ubjson import find_damage
+from bireme.backends.trees.xgboost_dense import MARGIN, VALUE, make_predict
 from bireme.ipc.cpu_limit import cpu_limit
 from bireme.telemetry.log import get_logger
 from bireme.types import Array, BackendFailed, InvalidArgument
@@ -94,6 +95,9 @@ class XGBoostForest:
         self._missing = settings.missing
         self._num_threads = settings.num_threads
         self._range = (0, _last_round(label, booster, settings.num_iterations))
+        self._ways = {
+            kind: make_predict(booster, kind, self._range[1], settings.missing) for kind in (VALUE, MARGIN)
+        }
         self._runs_in_place = learner["gradient_booster"]["name"] in _INPLACE_BOOSTERS
         self._lock = threading.Lock()
         objective = learner["objective"]["name"]
@@ -112,11 +116,11 @@ class XGBoostForest:
 
     def predict(self, rows: Array) -> Array:
         """See `Forest`."""
-        return self._run(rows, "value")
+        return self._run(rows, VALUE)
 
     def margins(self, rows: Array) -> Array:
         """See `Forest`."""
-        return self._run(rows, "margin")
+        return self._run(rows, MARGIN)
 
     def leaves(self, rows: Array) -> Array:
         """See `Forest`."""
@@ -128,18 +132,9 @@ class XGBoostForest:
 
     def _run(self, rows: Array, kind: str) -> Array:
         if not self._runs_in_place:
-            return self._run_matrix(rows, output_margin=kind == "margin")
-        predict: Callable[..., Array] = self._booster.inplace_predict
+            return self._run_matrix(rows, output_margin=kind == MARGIN)
         try:
-            # The engine has checked the number of features.
-            return predict(
-                rows,
-                iteration_range=self._range,
-                predict_type=kind,
-                missing=self._missing,
-                validate_features=False,
-                strict_shape=True,
-            )
+            return self._ways[kind](rows)
         except xgboost.core.XGBoostError as error:
             raise BackendFailed(_shorten(error)) from error
 
