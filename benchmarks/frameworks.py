@@ -138,12 +138,18 @@ def bench_speed(subject: Subject, clients: Sequence[int], rounds: int, window_ms
             loads: list[Load] = []
             loops: list[float] = []
             for _ in range(rounds):
+                loops.append(bare.loop.measure(batch, window_ms / 1e3))
+                # A window holds a few rounds of all clients, however slow the model is here.
+                least_ms = int(2.5e3 * concurrency / loops[-1])
                 loads.append(
                     perf_analyzer(
-                        peer, subject.model, concurrency=concurrency, window_ms=window_ms, protocol="grpc"
+                        peer,
+                        subject.model,
+                        concurrency=concurrency,
+                        window_ms=max(window_ms, least_ms),
+                        protocol="grpc",
                     )
                 )
-                loops.append(bare.loop.measure(batch, window_ms / 1e3))
             ours = [load.infer_per_s for load in loads]
             middle, spread = ratio(ours, loops)
             rows.append(
@@ -195,7 +201,12 @@ def main() -> None:
     parser.add_argument("--size", choices=example.SIZES, default="resnet50")
     parser.add_argument("--clients", default="1,4,16")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--window-ms", type=int, default=1000, help="perf_analyzer measures three of them")
+    parser.add_argument(
+        "--window-ms",
+        type=int,
+        default=1000,
+        help="perf_analyzer measures three of them; longer where a model is slow",
+    )
     parser.add_argument("--models", type=Path, help="where the files are made; default: the example's")
     parser.add_argument("--memory", action="store_true", help="memory of 1 and 4 instances, instead of speed")
     parser.add_argument("--curve", action="store_true", help="what dynamic batching gives, instead of speed")

@@ -378,6 +378,14 @@ def test_a_repository_that_is_a_file_is_refused(make, tmp_path):
     assert "expected a model repository" in err
 
 
+def test_a_repository_in_an_object_store_is_refused(make, tmp_path):
+    status, _, err = make(save_plus_one(tmp_path / "m.onnx"), "--to=s3://bucket/models")
+
+    assert 1 == status
+    assert "--to s3:/bucket/models: expected a local folder" in err
+    assert not (tmp_path / "models").exists()
+
+
 def test_a_repository_that_cannot_be_written_is_told(make, tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

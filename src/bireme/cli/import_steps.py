@@ -137,6 +137,10 @@ def _check_target(order: Order) -> None:
     check_model_name(order.name)
     if not is_model_candidate(order.name):
         raise InvalidArgument(f"'{order.name}' cannot be a model's name: a server would ignore such a folder")
+    if re.match(r"\w+:/", str(order.repository)):
+        raise InvalidArgument(
+            f"--to {order.repository}: expected a local folder; what is made there can be copied to an object store"
+        )
     if order.repository.exists() and not order.repository.is_dir():
         raise InvalidArgument(f"--to {order.repository}: a file is there, expected a model repository")
     if order.keeps_nothing or order.replaces or not order.model_dir.exists():
