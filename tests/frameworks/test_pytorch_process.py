@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from bireme.backends.interface import Placement
-from bireme.backends.pytorch import gpus
+from bireme.backends.pytorch import gpus, operators
 from bireme.backends.pytorch.gpus import Gpu, find_gpu, first_device
 from bireme.backends.pytorch.instance import TorchInstance
+from bireme.backends.pytorch.operators import with_operators
 from bireme.backends.pytorch.process_settings import ProcessState, has_threads_of_its_own
 from bireme.backends.pytorch.runtime import quiet, torch
 from bireme.backends.pytorch.settings import ProcessSettings
-from bireme.types import Unsupported
+from bireme.types import InvalidArgument, Unsupported
 from pytorch_models import AddSub, OpenModel, make_config, parameter, save_eager, save_torchscript, tensors
 
 THREADS = """
@@ -105,6 +106,68 @@ print(os.environ.get("OMP_WAIT_POLICY"), "torch._inductor" in sys.modules, "torc
 
     assert done.stdout.split()[0] == "None"
     assert done.stderr == ""
+
+
+# Operators
+
+
+def test_a_library_of_operators_is_loaded(tmp_path, monkeypatch):
+    save_torchscript(tmp_path, AddSub())
+    library = tmp_path / "1" / "ops.so"
+    library.write_bytes(b"no library")
+    text = 'model_operations { op_library_filename: "ops.so" }' + tensors(
+        "left:FP32:1 right:FP32:1", "sum:FP32:1"
+    )
+    with pytest.raises(
+        InvalidArgument, match=r"operator library 'ops.so' cannot be loaded: .*file too short"
+    ):
+        OpenModel(tmp_path, text)
+
+    loaded = []
+    monkeypatch.setattr(type(torch.ops), "load_library", lambda _self, path: loaded.append(path))
+    with OpenModel(tmp_path, text):
+        assert loaded == [str(library)]
+
+
+UNKNOWN = """Unknown builtin op: torchvision::nms.
+Could not find any similar ops to torchvision::nms."""
+
+
+def test_a_package_that_has_the_operators_is_imported(monkeypatch):
+    failures = [RuntimeError(UNKNOWN)]
+    imported = []
+    monkeypatch.setattr(operators, "import_module", imported.append)
+
+    def load():
+        if failures:
+            raise failures.pop()
+        return "loaded"
+
+    assert with_operators("m", load) == "loaded"
+    assert imported == ["torchvision"]
+
+
+def test_a_package_that_is_not_there_is_named(monkeypatch):
+    def load():
+        raise RuntimeError(UNKNOWN)
+
+    def import_nothing(name):
+        raise ModuleNotFoundError(f"No module named '{name}'")
+
+    monkeypatch.setattr(operators, "import_module", import_nothing)
+    with pytest.raises(
+        Unsupported, match=r"needs operators of torchvision, .*; install it with: pip install torchvision"
+    ):
+        with_operators("m", load)
+
+
+@pytest.mark.parametrize("text", ["Unknown builtin op: mine::nms.", "something else"])
+def test_other_failures_are_what_they_are(text):
+    def load():
+        raise RuntimeError(text)
+
+    with pytest.raises(RuntimeError, match=text):
+        with_operators("m", load)
 
 
 # GPUs

@@ -6,6 +6,7 @@ import pytest
 
 from bireme.backends.pytorch.settings import (
     ProcessSettings,
+    describe_unknown,
     read_default_max_batch_size,
     read_model_settings,
 )
@@ -13,13 +14,17 @@ from bireme.config import parse_text
 from bireme.types import InvalidArgument
 
 
-def settings(*, count=1, num_cpus=4, **parameters):
+def config(*, count=1, **parameters):
     lines = [
         f"parameters {{ key: \"{key}\" value {{ string_value: '{value}' }} }}"
         for key, value in parameters.items()
     ]
     text = f'name: "m" instance_group {{ count: {count} kind: KIND_CPU }} ' + " ".join(lines)
-    return read_model_settings(parse_text(text, "m"), num_cpus)
+    return parse_text(text, "m")
+
+
+def settings(*, num_cpus=4, **parameters):
+    return read_model_settings(config(**parameters), num_cpus)
 
 
 def test_what_holds_without_parameters():
@@ -97,6 +102,16 @@ def test_arguments_that_compile_does_not_take_are_refused(text):
 def test_a_wrong_number_is_named():
     with pytest.raises(InvalidArgument, match="parameter 'NUM_THREADS' is 'many'; expected an integer"):
         settings(NUM_THREADS="many")
+
+
+def test_a_parameter_that_is_nearly_one_is_told_of():
+    (line,) = describe_unknown(
+        config(INTRA_OP_THREADS_COUNT="2", isolation="none", ENABLE_WEIGHT_SHARING="true")
+    )
+
+    assert line.endswith(
+        "'INTRA_OP_THREADS_COUNT' is unknown and ignored; did you mean 'INTRA_OP_THREAD_COUNT'?"
+    )
 
 
 def test_the_batch_size_of_files_that_batch():

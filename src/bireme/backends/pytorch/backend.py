@@ -29,6 +29,7 @@ from bireme.backends.pytorch.naming import (
     find_type_faults,
     position_in,
 )
+from bireme.backends.pytorch.operators import load_libraries, with_operators
 from bireme.backends.pytorch.process_settings import has_threads_of_its_own, process_state
 from bireme.backends.pytorch.program import Program
 from bireme.backends.pytorch.results import Results
@@ -36,6 +37,7 @@ from bireme.backends.pytorch.runtime import log
 from bireme.backends.pytorch.settings import (
     COMPILE,
     ModelSettings,
+    describe_unknown,
     read_default_max_batch_size,
     read_model_settings,
 )
@@ -66,12 +68,15 @@ class PyTorchBackend:
             NotFound: there is no such file.
             Unsupported: this torch or this machine cannot run it.
         """
+        for line in describe_unknown(ctx.config):
+            log.warning("%s", line)
         settings = read_model_settings(ctx.config, cpu_limit())
         default_max_batch_size = read_default_max_batch_size(ctx.backend_config)
         path = _find_file(ctx)
         process_state.apply(ctx.name, settings.process)
         try:
-            program = _open(ctx, path, settings)
+            load_libraries(ctx)
+            program = with_operators(ctx.name, lambda: _open(ctx, path, settings))
         except (BiremeError, MemoryError):
             raise
         except Exception as error:

@@ -33,11 +33,29 @@ from typing import Any, Final
 
 from bireme.backends.settings import DEFAULT_MAX_BATCH_SIZE, SettingsReader, num_instances
 from bireme.config import ModelConfig
+from bireme.config.faults import near_name
 
 COMPILE: Final = "TORCH_COMPILE"
 COMPILE_OPTIONS: Final = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
 MODULE_CLASS: Final = "MODULE_CLASS"
 
+_PARAMETERS: Final = (
+    "INTRA_OP_THREAD_COUNT",
+    "NUM_THREADS",
+    "INTER_OP_THREAD_COUNT",
+    "NUM_INTEROP_THREADS",
+    "INFERENCE_MODE",
+    "DISABLE_OPTIMIZED_EXECUTION",
+    "ENABLE_JIT_EXECUTOR",
+    "ENABLE_JIT_PROFILING",
+    "ENABLE_TENSOR_FUSER",
+    "DISABLE_CUDNN",
+    "ENABLE_WEIGHT_SHARING",
+    "ENABLE_CACHE_CLEANING",
+    COMPILE,
+    COMPILE_OPTIONS,
+    MODULE_CLASS,
+)
 _COMPILE_ARGUMENTS: Final = ("fullgraph", "dynamic", "backend", "mode", "options", "disable")
 
 
@@ -92,6 +110,15 @@ def read_model_settings(config: ModelConfig, num_cpus: int) -> ModelSettings:
             cudnn=_inverted(reader.boolean("DISABLE_CUDNN")),
         ),
     )
+
+
+def describe_unknown(config: ModelConfig) -> list[str]:
+    """Return a line for each parameter that is nearly one of these, and is none: Triton ignores it in silence."""
+    return [
+        f"model '{config.name}': parameter '{key}' is unknown and ignored; did you mean '{near}'?"
+        for key in config.parameters
+        if key not in _PARAMETERS and (near := near_name(key, _PARAMETERS))
+    ]
 
 
 def read_default_max_batch_size(settings: Mapping[str, str]) -> int:
