@@ -35,7 +35,9 @@ def test_inputs_are_the_callers_own_arrays(tmp_path: Path) -> None:
         ask = Ask(server, "m", np.zeros(1000, np.float32))
         await ask.all()
         address = np.array([ask.request.inputs["X"].to_numpy().ctypes.data], np.float64).view(np.float32)
-        assert address.tolist() == (await ask.values())[0]
+        assert np.array_equal(
+            address, (await ask.values())[0], equal_nan=True
+        )  # half of an address may be a NaN
 
     serve(tmp_path, scenario)
 
