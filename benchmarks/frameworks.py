@@ -40,6 +40,7 @@ sys.path.append(str(HERE.parent / "examples" / "frameworks"))
 import build as example
 
 MAX_BATCH_SIZE = 8
+MAX_WINDOW_MS = 8000
 SPEED_GOAL = 0.95
 MEMORY_GOAL = 1.2
 FORMATS = ("onnx", "torchscript", "pt2", "aoti", "savedmodel", "openvino", "jax")
@@ -140,7 +141,7 @@ def bench_speed(subject: Subject, clients: Sequence[int], rounds: int, window_ms
             for _ in range(rounds):
                 loops.append(bare.loop.measure(batch, window_ms / 1e3))
                 # A window holds a few rounds of all clients, however slow the model is here.
-                least_ms = int(2.5e3 * concurrency / loops[-1])
+                least_ms = min(int(2.5e3 * concurrency / loops[-1]), MAX_WINDOW_MS)
                 loads.append(
                     perf_analyzer(
                         peer,
