@@ -154,11 +154,11 @@ def test_a_config_is_mandatory_without_auto_completion(tmp_path):
 
 
 def test_what_is_not_supported_yet_is_a_fault(tmp_path):
-    add_model(tmp_path, "p", save_plus_one, config='backend: "tensorrt"')
+    add_model(tmp_path, "p", save_plus_one, config='backend: "dali"')
 
     found = check(tmp_path)
 
-    assert any("backend 'tensorrt' is not supported yet" in fault for fault in found["p"].faults), found[
+    assert any("backend 'dali' is not supported yet" in fault for fault in found["p"].faults), found[
         "p"
     ].faults
 

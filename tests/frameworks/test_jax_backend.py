@@ -20,6 +20,8 @@ from served_models import ROWS, OpenModel, context, parameters, place, serving
 N, M = export.symbolic_shape("n, m")
 X = ROWS.astype(np.float32)
 
+pytestmark = pytest.mark.slow  # XLA compiles every function
+
 
 def spec(*shape, dtype=jnp.float32):
     return jax.ShapeDtypeStruct(shape, dtype)
