@@ -63,6 +63,7 @@ def read_config(tmp_path: Path, name: str):
     return parse_text(path.read_text(), path)
 
 
+@pytest.mark.slow
 def test_a_file_becomes_a_model_that_is_served(make, tmp_path):
     file = save_batched(tmp_path / "twice.onnx")
 
@@ -314,6 +315,7 @@ def test_a_name_that_says_nothing_is_the_folder_s(make, tmp_path):
     assert ["plus"] == names_in(tmp_path / "models")
 
 
+@pytest.mark.slow
 def test_a_python_model_says_its_tensors_by_flags(make, tmp_path):
     file = tmp_path / "echo.py"
     file.write_text(PYTHON_MODEL)
@@ -325,6 +327,32 @@ def test_a_python_model_says_its_tensors_by_flags(make, tmp_path):
     status, out, err = make(file, "--input=X:FP32:4", "--output=Y:TYPE_FP32:-1")
     assert (0, "") == (status, err)
     assert "ran     X FP32[4] → Y FP32[4]" in out
+
+
+@pytest.mark.slow
+def test_a_python_model_that_completes_its_config_has_its_own_batch(make, tmp_path):
+    complete = """
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(5)
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [2]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [2]})
+        return config
+
+    def execute"""
+    file = tmp_path / "echo/model.py"
+    file.parent.mkdir()
+    file.write_text(PYTHON_MODEL.replace("\n    def execute", complete))
+    (tmp_path / "echo/words.txt").write_text("comes along")
+
+    status, out, err = make(tmp_path / "echo")
+
+    assert (0, "") == (status, err)
+    assert 5 == read_config(tmp_path, "echo").max_batch_size
+    assert "5 rows in " in out
+    assert ["echo/1/model.py", "echo/1/words.txt", "echo/config.pbtxt"] == [
+        path for path in tree(tmp_path / "models") if "__pycache__" not in path
+    ]
 
 
 def test_torchscript_without_tensors_is_asked_for_them(make, tmp_path):

@@ -19,6 +19,8 @@ from bireme.types import InvalidArgument, datatypes
 _MAX_BATCH_SIZES: Final = ((4 << 10, 64), (64 << 10, 16))
 """Bytes of a row's inputs up to which a run has so many rows."""
 _MAX_BATCH_SIZE_OF_LARGE_ROWS: Final = 8
+_KNOW_THEIR_BATCH: Final = frozenset({"tensorrt", "python"})
+"""Backends whose completed config has the file's own limit, not the server's default: an engine's profile, a model's code."""
 _SIZE_OF_UNKNOWN_DIM: Final = 64
 _NBYTES_OF_TEXT: Final = 64
 
@@ -85,7 +87,8 @@ def suggest(completed: ModelConfig, form: Format, origin: str, max_batch_size: i
             "set it to the most rows that one run may have."
         )
     else:
-        size = max_batch_size or _max_batch_size(completed.input)
+        own = completed.max_batch_size if form.backend in _KNOW_THEIR_BATCH else 0
+        size = max_batch_size or own or _max_batch_size(completed.input)
         completed = replace(completed, max_batch_size=size)
         batching = (
             f"The first dimension of all inputs and outputs is the batch, and left out below: up to {size} "
