@@ -97,6 +97,11 @@ GIVEN = [
     ({"backend": "pytorch"}, ("pytorch", "pytorch_libtorch", "model.pt")),
     ({"backend": "pytorch", "platform": "torch_aoti"}, ("pytorch", "torch_aoti", "model.pt2")),
     ({"platform": "libtorch"}, ("pytorch", "libtorch", "model.pt")),
+    ({"backend": "pytorch", "runtime": "model.py"}, ("pytorch", "pytorch_libtorch", "model.py")),
+    (
+        {"backend": "pytorch", "platform": "pytorch_libtorch", "runtime": "model.py"},
+        ("pytorch", "pytorch_libtorch", "model.py"),
+    ),
     ({"default_model_filename": "model.pt2"}, ("pytorch", "torch_aoti", "model.pt2")),
     ({"backend": "python"}, ("python", "", "model.py")),
     ({"backend": "dali"}, ("dali", "", "")),
@@ -122,7 +127,11 @@ def test_files_do_not_count_where_the_config_says_something(version_dir):
 
 @pytest.mark.parametrize(
     ("backend", "file", "platform"),
-    [("tensorflow", "model.graphdef", "tensorflow_graphdef"), ("pytorch", "model.pt2", "torch_aoti")],
+    [
+        ("tensorflow", "model.graphdef", "tensorflow_graphdef"),
+        ("pytorch", "model.pt2", "torch_aoti"),
+        ("pytorch", "model.py", "pytorch_libtorch"),
+    ],
 )
 def test_named_backend_finds_its_platform_by_file(version_dir, backend, file, platform):
     make(version_dir, file)
