@@ -11,8 +11,9 @@ import threading
 import numpy as np
 import pytest
 
-from bireme.backends.interface import Placement
+from bireme.backends.interface import ModelContext, Placement
 from bireme.backends.pytorch import gpus, operators
+from bireme.backends.pytorch.backend import PyTorchBackend
 from bireme.backends.pytorch.gpus import Gpu, find_gpu, first_device
 from bireme.backends.pytorch.instance import TorchInstance
 from bireme.backends.pytorch.operators import with_operators
@@ -20,7 +21,17 @@ from bireme.backends.pytorch.process_settings import ProcessState, has_threads_o
 from bireme.backends.pytorch.runtime import quiet, torch
 from bireme.backends.pytorch.settings import ProcessSettings
 from bireme.types import InvalidArgument, Unsupported
-from pytorch_models import AddSub, OpenModel, make_config, parameter, save_eager, save_torchscript, tensors
+from pytorch_models import (
+    AddSub,
+    OpenModel,
+    Scale,
+    make_config,
+    parameter,
+    save_eager,
+    save_exported,
+    save_torchscript,
+    tensors,
+)
 
 THREADS = """
 class Threads(torch.nn.Module):
@@ -297,3 +308,79 @@ def test_instances_without_a_device_run_where_the_file_says(tmp_path):
             instance.execute({"left": np.ones(1, np.float32), "right": np.ones(1, np.float32)})["sum"].item()
             == 2
         )
+
+
+META = torch.device("meta")
+"""A device that every machine has: tensors without content."""
+
+
+def test_modules_have_a_copy_on_each_device(tmp_path):
+    save_torchscript(tmp_path / "script", Scale())
+    save_exported(tmp_path / "exported", Scale(), torch.zeros(2, 4))
+    code = "from pytorch_models import Scale as Base\nclass Scale(Base): pass\n"
+    save_eager(tmp_path / "eager", code, Scale())
+
+    for kind, more in (("script", ""), ("exported", ""), ("eager", 'runtime: "model.py"')):
+        text = tensors("INPUT__0:FP32:2,4", "OUTPUT__0:FP32:2,3", more=more)
+        with OpenModel(tmp_path / kind, text) as model:
+            program = model.loaded._program
+            moved = [program.place(META, sharing=None) for _ in range(2)]
+
+            assert [META] * 2 == [forward(torch.zeros(2, 4, device=META))[0].device for forward in moved], (
+                kind
+            )
+            assert model.module().linear.weight.device.type == "cpu"
+
+
+# What the server makes itself
+
+
+def test_sequence_controls_and_batch_inputs_are_arguments(tmp_path):
+    save_eager(
+        tmp_path,
+        """
+class Net(torch.nn.Module):
+    def forward(self, x, start, who, count):
+        return x + start, who, count
+""",
+    )
+    more = """
+        runtime: "model.py" max_batch_size: 4
+        sequence_batching {
+          control_input { name: "start" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } }
+          control_input { name: "who" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } }
+        }
+        batch_input { kind: BATCH_ELEMENT_COUNT target_name: "count" data_type: TYPE_INT64 source_input: "x" }
+    """
+    text = tensors("x:FP32:1", "sum:FP32:1", more=more)
+    given = {
+        "x": np.float32([[1]]),
+        "start": np.float32([[1]]),
+        "who": np.array([[b"me"]], np.object_),
+        "count": np.array([1]),
+    }
+
+    with OpenModel(tmp_path, text) as model:
+        assert model.execute(**given)["sum"].tolist() == [[2]]
+
+
+def test_a_parameter_that_is_nearly_one_is_warned_of(tmp_path, caplog):
+    save_torchscript(tmp_path, AddSub())
+    text = tensors("left:FP32:1 right:FP32:1", "sum:FP32:1", more=parameter("INFERENCE_MODES", "true"))
+
+    with OpenModel(tmp_path, text):
+        pass
+
+    assert "parameter 'INFERENCE_MODES' is unknown and ignored; did you mean 'INFERENCE_MODE'?" in caplog.text
+
+
+def test_an_instance_needs_no_check_before(tmp_path):
+    save_torchscript(tmp_path, AddSub())
+    config = make_config(tensors("left:FP32:1 right:FP32:1", "sum:FP32:1"))
+    loaded = PyTorchBackend().load(ModelContext("m", 1, tmp_path, tmp_path / "1", config))
+
+    instance = loaded.create_instance(Placement("m_0"))
+
+    one = np.ones(1, np.float32)
+    assert instance.execute({"left": one, "right": one})["sum"].tolist() == [2]
+    loaded.close()
