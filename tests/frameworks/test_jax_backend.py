@@ -288,6 +288,18 @@ def test_a_truncated_file_is_refused(tmp_path, part):
         JaxBackend().load(context(path))
 
 
+def test_a_package_that_jax_does_not_bring_along_is_named(tmp_path, monkeypatch):
+    def deserialise(content):
+        raise ModuleNotFoundError("No module named 'flatbuffers'", name="flatbuffers")
+
+    monkeypatch.setattr(runtime.export, "deserialize", deserialise)
+    path = place(tmp_path, "m", "model.jax")
+    path.touch()
+
+    with pytest.raises(Unsupported, match=r"JAX needs the package 'flatbuffers' .* pip install flatbuffers"):
+        JaxBackend().load(context(path))
+
+
 def test_an_export_for_gpus_alone_is_refused(tmp_path):
     path = place(tmp_path, "m", "model.jax")
     path.write_bytes(serialise(double, spec(N, 4), platforms=["cuda"]))

@@ -57,10 +57,15 @@ def open_artifact(model: str, path: Path) -> Artifact:
 
     Raises:
         InvalidArgument: it is no such file, or was exported for other devices.
-        Unsupported: it needs several devices.
+        Unsupported: it needs several devices, or a package that is not installed.
     """
     try:
         exported = export.deserialize(bytearray(path.read_bytes()))
+    except ImportError as error:  # jax does not bring it along
+        raise Unsupported(
+            f"model '{model}': JAX needs the package 'flatbuffers' for '{path}', which cannot be imported ({error}); install it "
+            f"with: pip install flatbuffers"
+        ) from error
     except Exception as error:
         reason = f"{' '.join(str(error).split())} (is it complete, and is it what jax.export.export(...)(...).serialize() gave?)"
         raise InvalidArgument(
