@@ -60,6 +60,14 @@ def test_json_values_take_the_input_s_data_type(datatype, text, expected):
     assert expected == tensor.to_numpy().tolist()
 
 
+def test_values_may_be_longer_than_any_path():
+    spec = make_spec(InputSpec("X", "FP32", (-1,)))
+
+    (tensor,) = take(spec, f"X=[{', '.join(['0.5'] * 9000)}]")
+
+    assert (9000,) == tensor.shape
+
+
 def test_a_batch_dimension_is_added_where_the_model_batches():
     (tensor,) = take(BATCHED, "X=[1, 2, 3]")
 

@@ -81,7 +81,7 @@ class GivenInputs:
             InvalidArgument: it names no input, or its value or file does not fit; says what is expected.
         """
         name, equals, value = word.partition("=")
-        if equals and not (name not in self.spec.inputs and Path(word).exists()):
+        if equals and not (name not in self.spec.inputs and _is_file(Path(word))):
             self._add_value(self._input(name), value)
         else:
             self._add_file(None, Path(word))
@@ -92,7 +92,7 @@ class GivenInputs:
 
     def _add_value(self, spec: InputSpec, text: str) -> None:
         path = Path(text.removeprefix("@"))
-        if text.startswith("@") or (path.suffix and path.is_file()):
+        if text.startswith("@") or (path.suffix and _is_file(path)):
             self._add_file(spec, path)
         elif spec.datatype == "BYTES":
             self._append(spec, _text_values(text))
@@ -100,7 +100,7 @@ class GivenInputs:
             self._append(spec, _json_values(spec, text, where=f"input '{spec.name}'"))
 
     def _add_file(self, spec: InputSpec | None, path: Path) -> None:
-        if not path.is_file():
+        if not _is_file(path):
             raise InvalidArgument(
                 f"'{path}' is neither a file nor NAME=VALUE; inputs of '{self.spec.name}': {self._known()}"
             )
@@ -213,6 +213,14 @@ def _matches(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:
 
 def _wrap(spec: InputSpec, array: Array) -> Tensor:
     return Tensor.from_numpy(spec.name, array, spec.datatype)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; values may be longer than any path."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _text_values(text: str) -> Array:
