@@ -1,15 +1,18 @@
 """Unloading gives memory back: real sessions, real weights, the process's own resident memory."""
 
+import asyncio
 import gc
 import time
 import weakref
 from pathlib import Path
 
 import numpy as np
+import pytest
 from onnx import helper, numpy_helper
 
 from bireme import Server
 from bireme.engine import memory
+from bireme.ipc.arena import Arena
 from onnx_models import add_model, save_graph, tensor_info
 
 SIZE = 1024
@@ -100,3 +103,71 @@ def test_an_onnx_model_goes_without_a_collection(tmp_path, monkeypatch):
                 time.sleep(0.001)
         finally:
             gc.enable()
+
+
+class Machine:
+    """What a trimmer looks at; time passes by `look`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nbytes = 100 << 20
+        self.cpu_s = 5.0
+        self.trims: list[int] = []
+        self.gain = 0
+        monkeypatch.setattr(memory, "_malloc_trim", self._trim)
+        monkeypatch.setattr(memory, "resident_nbytes", lambda: self.nbytes)
+        monkeypatch.setattr(memory.time, "process_time", lambda: self.cpu_s)
+
+    def _trim(self, pad: int) -> None:
+        self.trims.append(self.nbytes >> 20)
+        self.nbytes -= self.gain << 20
+
+    async def look(self, trimmer: memory.MemoryTrimmer, *, cpu_s: float = 0.0, grown: int = 0) -> None:
+        self.cpu_s += cpu_s
+        self.nbytes += grown << 20
+        trimmer.start(asyncio.get_running_loop())
+        trimmer.stop()
+        while trimmer._trimming is not None:  # noqa: ASYNC110 (the trimmer tells nobody)
+            await asyncio.sleep(0.001)
+
+
+def test_the_heap_is_trimmed_when_there_is_little_to_do_and_something_to_gain(monkeypatch):
+    async def main():
+        machine = Machine(monkeypatch)
+        trimmer = memory.MemoryTrimmer(Arena(1))
+        await machine.look(trimmer)
+        await machine.look(trimmer)
+        assert machine.trims == []
+        machine.gain = 25
+        await machine.look(trimmer, cpu_s=1.5, grown=30)  # large requests
+        assert machine.trims == []
+        await machine.look(trimmer)
+        assert machine.trims == [130]
+        for _ in range(3):
+            await machine.look(trimmer, grown=5)
+        assert machine.trims == [130]
+        machine.gain = 0
+        for _ in range(3):
+            await machine.look(trimmer, grown=5)
+        assert machine.trims == [130, 125]  # what is in use is not tried again and again
+        await machine.look(trimmer, grown=-60)
+        await machine.look(trimmer, grown=20)
+        assert machine.trims == [130, 125, 95]
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_what_large_requests_left_in_the_heap_goes_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_TRIM_PERIOD_S", 0.05)
+    monkeypatch.setattr(memory, "_IDLE_CPU_S", 1e9)
+    with Server(tmp_path):
+        time.sleep(0.2)
+        blocks = [bytearray(b"x" * 100_000) for _ in range(600)]
+        fence = bytearray(1000)
+        full_mb = resident_mb()
+        del blocks
+        deadline = time.monotonic() + 10
+        while resident_mb() > full_mb - 30:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert fence

@@ -34,7 +34,7 @@ from bireme.engine.inference import (
     wake_thread,
 )
 from bireme.engine.lifecycle import Lifecycle
-from bireme.engine.memory import ArenaTrimmer
+from bireme.engine.memory import MemoryTrimmer
 from bireme.engine.model import Model
 from bireme.engine.model_control import ModelControl
 from bireme.engine.model_host import ModelHost
@@ -104,7 +104,7 @@ class Server(RepositoryCalls):
         """The regions that clients registered; for front ends, on the loop thread."""
         self.arena = Arena(_FIRST_SEGMENT)
         """Memory that can be handed to the processes of models; bodies of requests are received into it."""
-        self._trimmer = ArenaTrimmer(self.arena)
+        self._trimmer = MemoryTrimmer(self.arena)
         self.tracing = Tracing(options.tracing)
         """Which requests are traced; front ends offer theirs."""
         self._backends = dict(backends or {})
