@@ -54,12 +54,6 @@ def pt2(path: Path, num_threads: int) -> Run:
     return _torch_run(torch.export.load(path).module(), num_threads)
 
 
-def aoti(path: Path, num_threads: int) -> Run:
-    import torch
-
-    return _torch_run(torch._inductor.aoti_load_package(str(path)), num_threads)
-
-
 def savedmodel(path: Path, num_threads: int) -> Run:
     import tensorflow as tf
 

@@ -43,7 +43,7 @@ MAX_BATCH_SIZE = 8
 MAX_WINDOW_MS = 8000
 SPEED_GOAL = 0.95
 MEMORY_GOAL = 1.2
-FORMATS = ("onnx", "torchscript", "pt2", "aoti", "savedmodel", "openvino", "jax")
+FORMATS = ("onnx", "torchscript", "pt2", "savedmodel", "openvino", "jax")
 _FILE_NEEDS = {"onnx": "onnxruntime", "savedmodel": "tensorflow", "openvino": "openvino", "jax": "jax"}
 """The package that serves a format; torch does where none is named."""
 
@@ -96,8 +96,8 @@ def num_cpus() -> int:
 
 def find_subjects(size: str, only: Sequence[str], folder: Path) -> list[Subject]:
     """Build what is missing, and return what can be measured here."""
-    wanted = [name for name in FORMATS if name in only or (not only and name != "aoti")]
-    example.build(console.print, size=size, models=folder, only=tuple(wanted), has_aoti="aoti" in wanted)
+    wanted = [name for name in FORMATS if not only or name in only]
+    example.build(console.print, size=size, models=folder, only=tuple(wanted))
     subjects = []
     for name in wanted:
         path = folder / f"resnet_{name}/1" / example.ALL[f"resnet_{name}"].filename
@@ -198,7 +198,7 @@ def bench_memory(subject: Subject, window_ms: int) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help=f"formats, of {','.join(FORMATS)}; default: all but aoti")
+    parser.add_argument("--only", default="", help=f"formats, of {','.join(FORMATS)}; default: all")
     parser.add_argument("--size", choices=example.SIZES, default="resnet50")
     parser.add_argument("--clients", default="1,4,16")
     parser.add_argument("--rounds", type=int, default=2)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.tracing_instructions [--requests N]
 
-Needs valgrind. An interpreter that serves requests in-process, without sockets or threads, runs under ``callgrind``, once with
-few requests and once with many; the difference is what the requests cost. The same again with code from which every test for
-tracing was taken out as it was loaded: what is above that is what tracing costs while it is off.
+Needs valgrind. An interpreter that serves requests in-process, without sockets or threads, runs under ``callgrind``, which counts
+once it is warm; once with one request and once with many. The same again with code from which every test for tracing was taken
+out as it was loaded: what is above that is what tracing costs while it is off.
 """
 
 from __future__ import annotations
@@ -101,13 +101,22 @@ async def serve(num_requests: int, settings: tuple[str, ...]) -> None:
                 len(BODY),
                 BODY,
             )
-            for number in range(1, num_requests + 1):
-                buffer = connection.get_buffer(-1)
-                buffer[: len(message)] = message
+            for number in range(-_WARM_UP, num_requests):
+                if number == 0:
+                    switch("on")
+                connection.get_buffer(-1)[: len(message)] = message
+                transport.num_expected += 1
                 connection.buffer_updated(len(message))
-                while transport.num_answers < number:  # noqa: ASYNC110 (the loop itself is what is measured)
+                while transport.num_expected:  # noqa: ASYNC110 (the loop itself is what is measured)
                     await asyncio.sleep(0)
+            switch("off")
             connection.connection_lost(None)
+
+
+def switch(state: str) -> None:
+    """Have instructions counted from now on, or no longer."""
+    command = ["callgrind_control", f"--instr={state}", str(os.getpid())]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 class AlwaysInline:
@@ -123,10 +132,10 @@ class Answers(asyncio.Transport):
     """Counts the answers, and throws them away."""
 
     def __init__(self) -> None:
-        self.num_answers = 0
+        self.num_expected = 0
 
     def write(self, data: object) -> None:
-        self.num_answers += 1
+        self.num_expected -= 1
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -143,6 +152,7 @@ def count(words: tuple[str, ...], num_requests: int) -> int:
             "valgrind",
             "--tool=callgrind",
             "--callgrind-out-file=/dev/null",
+            "--instr-atstart=no",
             *command,
             f"--requests={num_requests}",
         ],
@@ -171,8 +181,8 @@ def main() -> None:
         return
     base = None
     for row, words in ROWS.items():
-        few, many = (count(words, _WARM_UP + more) for more in (0, options.requests))
-        each = (many - few) / options.requests
+        one, many = (count(words, num_requests) for num_requests in (1, options.requests + 1))
+        each = (many - one) / options.requests
         base = base or each
         print(
             f"{row:32}{each:12,.0f} instructions a request {each - base:+8,.0f}  {(each / base - 1) * 100:+.2f} %"

@@ -1,6 +1,6 @@
 """Make one network in the format of every framework, and small models for rows of numbers, in the repository beside this file.
 
-    python examples/frameworks/build.py [--quiet] [--size tiny] [--to FOLDER] [--only onnx,pt2] [--aoti]
+    python examples/frameworks/build.py [--quiet] [--size tiny] [--to FOLDER] [--only onnx,pt2]
 
 The network has random weights, the same in every format. Each framework works in a process of its own: two of them in one don't
 always get on. One that is not installed is left out, and said to be. What is there already stays.
@@ -31,9 +31,9 @@ HERE = Path(__file__).resolve().parent
 MODELS = HERE / "models"
 SIZES = {"resnet50": RESNET50, "resnet50_112": RESNET50_112, "tiny": TINY}
 
-TORCH_CONFIG = """\
-# This file tells neither types nor shapes, so this says them; the names are those of forward()'s arguments.
-platform: "{platform}"
+TORCHSCRIPT_CONFIG = """\
+# TorchScript tells neither types nor shapes, so this says them; the input is called as forward()'s argument is.
+platform: "pytorch_libtorch"
 max_batch_size: 8
 input {{ name: "x" data_type: TYPE_FP32 dims: [ 3, {side}, {side} ] }}
 output {{ name: "logits" data_type: TYPE_FP32 dims: [ {num_classes} ] }}
@@ -50,8 +50,8 @@ class Model(NamedTuple):
     """What has to be there to make it."""
     write: Callable[[Path, Size], object]
     """Called in a process of its own."""
-    platform: str = ""
-    """Where the file needs a config."""
+    config: str = ""
+    """Where the file needs one."""
 
 
 def write_onnx(target: Path, size: Size) -> None:
@@ -82,29 +82,13 @@ def write_torchscript(target: Path, size: Size) -> None:
 
 
 def write_pt2(target: Path, size: Size) -> None:
-    """By torch.export."""
-    import torch
-
-    torch.export.save(exported(size), target)
-
-
-def write_aoti(target: Path, size: Size) -> None:
-    """Compiled ahead of time for this machine's CPU; needs a C++ compiler, and minutes for the large network."""
-    from torch._inductor import aoti_compile_and_package
-
-    aoti_compile_and_package(exported(size), package_path=str(target.with_suffix(".pt2")))
-    target.with_suffix(".pt2").rename(target)
-
-
-def exported(size: Size) -> object:
-    """Return the network as torch.export has it, for any number of pictures up to 64."""
+    """By torch.export, for up to 64 pictures at a time."""
     import resnet
     import torch
 
     dims = {"x": {0: torch.export.Dim("batch", max=64)}}
-    return torch.export.export(
-        resnet.make(size), (torch.zeros(2, 3, size.side, size.side),), dynamic_shapes=dims
-    )
+    example = torch.zeros(2, 3, size.side, size.side)
+    torch.export.save(torch.export.export(resnet.make(size), (example,), dynamic_shapes=dims), target)
 
 
 def write_savedmodel(target: Path, size: Size) -> None:
@@ -175,19 +159,18 @@ def write_lightgbm(target: Path, _size: Size) -> None:
 
 NETWORKS = (
     Model("resnet_onnx", "model.onnx", ("torch", "onnx", "onnxscript"), write_onnx),
-    Model("resnet_torchscript", "model.pt", ("torch",), write_torchscript, "pytorch_libtorch"),
+    Model("resnet_torchscript", "model.pt", ("torch",), write_torchscript, TORCHSCRIPT_CONFIG),
     Model("resnet_pt2", "model.pt2", ("torch",), write_pt2),
     Model("resnet_savedmodel", "model.savedmodel", ("tensorflow",), write_savedmodel),
     Model("resnet_openvino", "model.xml", ("torch", "onnx", "openvino"), write_openvino),
     Model("resnet_jax", "model.jax", ("jax",), write_jax),
 )
-AOTI = Model("resnet_aoti", "model.pt2", ("torch",), write_aoti, "torch_aoti")
 TABLES = (
     Model("flowers_sklearn", "model.joblib", ("sklearn",), write_sklearn),
     Model("flowers_xgboost", "model.json", ("sklearn", "xgboost"), write_xgboost),
     Model("flowers_lightgbm", "model.txt", ("sklearn", "lightgbm"), write_lightgbm),
 )
-ALL = {model.name: model for model in (*NETWORKS, AOTI, *TABLES)}
+ALL = {model.name: model for model in (*NETWORKS, *TABLES)}
 
 
 def build(
@@ -196,7 +179,6 @@ def build(
     size: str = "resnet50",
     models: Path | None = None,
     only: tuple[str, ...] = (),
-    has_aoti: bool = False,
 ) -> int:
     """Make what is missing; tell ``report`` of every model made or left out. Returns how many were made.
 
@@ -208,7 +190,7 @@ def build(
     models = models or MODELS / size
     wanted = [
         model
-        for model in (*NETWORKS, *(AOTI,) * has_aoti, *TABLES)
+        for model in (*NETWORKS, *TABLES)
         if not only or {model.name, model.name.partition("_")[2]} & set(only)
     ]
 
@@ -235,10 +217,9 @@ def build(
 def _make(model: Model, target: Path, size: str) -> None:
     """Write one model, in a process that does nothing else."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if model.platform:
-        dims = {"side": SIZES[size].side, "num_classes": SIZES[size].num_classes}
-        config = TORCH_CONFIG.format(platform=model.platform, **dims)
-        (target.parents[1] / "config.pbtxt").write_text(config, "utf-8")
+    if model.config:
+        text = model.config.format(side=SIZES[size].side, num_classes=SIZES[size].num_classes)
+        (target.parents[1] / "config.pbtxt").write_text(text, "utf-8")
     command = [sys.executable, __file__, "--write", model.name, "--size", size, "--to", str(target)]
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -270,7 +251,6 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="resnet50")
     parser.add_argument("--to", type=Path, help="the model repository; default: models/SIZE beside this file")
     parser.add_argument("--only", default="", help="models, separated by commas")
-    parser.add_argument("--aoti", action="store_true", help="compile the network ahead of time, too")
     parser.add_argument("--write", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.write:
@@ -279,7 +259,7 @@ def main() -> None:
     only = tuple(filter(None, args.only.split(",")))
     report = len if args.quiet else print
     models = (args.to or MODELS / args.size).absolute()
-    made = build(report, size=args.size, models=models, only=only, has_aoti=args.aoti)
+    made = build(report, size=args.size, models=models, only=only)
     if not made and not args.quiet:
         print(f"everything is there: {models}")
 

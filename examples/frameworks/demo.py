@@ -26,6 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples s
 import serving
 from telling import console, step
 
+serving.START_TIMEOUT_S = 300.0  # eight frameworks, one of which compiles what it runs
 HERE = Path(__file__).resolve().parent
 LOG = HERE / "out" / "server.log"
 TOLERANCE = 1e-3
