@@ -49,6 +49,22 @@ NONE = {"type": "builtins.dict", "context": "[]", "children_spec": []}
 ARGUMENTS = {"type": "builtins.tuple", "context": "null", "children_spec": [LEAF, LEAF]}
 INPUTS = {"type": "builtins.tuple", "context": "null", "children_spec": [ARGUMENTS, NONE]}
 OUTPUTS = {"type": "builtins.dict", "context": '["b", "a"]', "children_spec": [LEAF, LEAF]}
+SOURCE = """
+    if (arg0_1_expected_dtype != arg0_1_dtype) {
+        ss << "input_handles[0]: unmatched dtype, "
+           << "expected: " << arg0_1_expected_dtype << "(at::kFloat), "
+    if (arg0_1_size[0] < 2) {
+        ss << "input_handles[0]: dim value is too small at 0, "
+           << "expected it to be >= 2, " << "but got: "
+    if (arg0_1_size[0] > 16) {
+        ss << "input_handles[0]: dim value is too large at 0, "
+           << "expected to be <= 16, " << "but got: "
+        ss << "input_handles[1]: unmatched dtype, "
+           << "expected: " << arg1_1_expected_dtype << "(at::kLong), "
+    if (1 != arg1_1_stride[0]) {
+        ss << "input_handles[1]: unmatched stride value at 0, "
+"""
+"""As torch writes it, shortened."""
 CONFIG = tensors("ARGS[0]:FP32:-1 INPUT__1:INT64:-1", "a:FP32:-1 OUTPUT__0:INT64:-1")
 
 
@@ -82,7 +98,7 @@ def build(tmp_path_factory):
 def save(tmp_path, build):
     """Return a function that writes a package; more entries may lie in it."""
 
-    def save_package(*, device="cpu", entries=(), **macros):
+    def save_package(*, device="cpu", entries=(), source=SOURCE, **macros):
         path = tmp_path / EXPORTED
         path.parent.mkdir(exist_ok=True)
         with zipfile.ZipFile(path, "w") as archive:
@@ -94,6 +110,8 @@ def save(tmp_path, build):
             archive.writestr(f"{folder}/c.wrapper.so", build(**macros))
             metadata = {"AOTI_DEVICE_KEY": device, "AOTI_PLATFORM": "linux", "AOTI_MACHINE": "x86_64"}
             archive.writestr(f"{folder}/c.wrapper_metadata.json", json.dumps(metadata))
+            if source:
+                archive.writestr(f"{folder}/c.wrapper.cpp", source)
             for entry in entries:
                 archive.writestr(entry, "{}")
         return tmp_path
@@ -152,14 +170,53 @@ def test_the_names_are_told_where_the_config_has_none(save):
     assert 'output [ { name: "b" data_type: TYPE_FP32 dims: [ ... ] }, { name: "a"' in str(caught.value)
 
 
-def test_unknown_names_are_refused(save):
+def test_a_config_is_compared_with_the_source(save):
     with pytest.raises(InvalidArgument) as caught:
-        OpenModel(save(), tensors("ARGS[0]:FP32:-1 ARG[1]:INT64:-1", "c:FP32:-1"))
+        OpenModel(save(), tensors("ARGS[0]:FP64:-1 INPUT__1:INT64:-1,2", "a:FP32:-1"))
 
-    assert "input 'ARG[1]' is in the config, but is no argument of forward(); did you mean 'ARGS[1]'?" in str(
+    assert "input 'ARGS[0]': the config's data_type is TYPE_FP64, but the model file has TYPE_FP32" in str(
         caught.value
     )
-    assert "output 'c' is in the config, but not in the model file, which has 'b', 'a'" in str(caught.value)
+    assert "input 'INPUT__1': the config's dims [-1, 2], but the model file has [-1]" in str(caught.value)
+    with pytest.raises(
+        InvalidArgument, match="max_batch_size is 17, but the model was exported for at most 16"
+    ):
+        OpenModel(save(), "max_batch_size: 17" + CONFIG.replace("[-1]", "[]"))
+
+
+def test_inputs_are_filled_in_from_the_source(save):
+    with OpenModel(save(), 'output { name: "a" data_type: TYPE_FP32 dims: [1] }') as model:
+        assert [(each.name, each.data_type) for each in model.config.input] == [
+            ("ARGS[0]", "TYPE_FP32"),
+            ("ARGS[1]", "TYPE_INT64"),
+        ]
+
+
+def test_without_a_source_the_config_is_taken_at_its_word(save, caplog):
+    with OpenModel(save(source=""), CONFIG) as model:
+        assert model.execute(**given())["a"].tolist() == [1, 1]
+
+    assert "tells no types and shapes of its inputs, so the config is taken at its word" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (
+            tensors("ARGS[0]:FP32:-1 ARG[1]:INT64:-1", "a:FP32:-1"),
+            "input 'ARG[1]' is in the config, but not in the model file",
+        ),
+        (
+            CONFIG.replace('"a"', '"c"'),
+            "output 'c' is in the config, but not in the model file, which has 'b', 'a'",
+        ),
+    ],
+)
+def test_unknown_names_are_refused(save, text, fault):
+    with pytest.raises(InvalidArgument) as caught:
+        OpenModel(save(), text)
+
+    assert fault in str(caught.value)
 
 
 def test_a_package_for_another_device_is_refused(save):

@@ -1,10 +1,11 @@
-"""Packages that AOTInductor compiled ahead of time: native code, which tells the names of its tensors, not their types.
+"""Packages that AOTInductor compiled ahead of time: native code, which tells little of its tensors.
 
 torch's own loader holds the GIL for as long as a package runs, and so would the loop and all other models. On the CPU the library
 in the package is therefore called directly, by its C interface, which lets go of it: 11 µs a call instead of 6. A package that
 needs the loader (weights beside the library, operators of its own), or a GPU, goes through it.
 
-The library checks neither shapes nor data types, unless a variable of the environment says that it shall; it does here.
+The library checks neither shapes nor data types of what it is given. So the config is compared with what the package's source tells
+(`bireme.backends.pytorch.aoti_source`), and requests with the config.
 
 Source: PyTorch ``torch/csrc/inductor/aoti_runtime/interface.h``; Triton ``pytorch_backend`` ``src/pt2/``.
 """
@@ -12,24 +13,24 @@ Source: PyTorch ``torch/csrc/inductor/aoti_runtime/interface.h``; Triton ``pytor
 from __future__ import annotations
 
 import ctypes
-import os
 import shutil
 import tempfile
 import zipfile
 from _ctypes import dlclose
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from bireme.backends.pytorch.aoti_source import read_source
 from bireme.backends.pytorch.call_spec import argument_names, result_names
 from bireme.backends.pytorch.interface import Argument, Interface
 from bireme.backends.pytorch.program import Forward
-from bireme.backends.pytorch.runtime import quiet, torch
+from bireme.backends.pytorch.runtime import log, quiet, torch
 from bireme.backends.signature import Signature
 from bireme.types import BackendFailed, InvalidArgument, Unsupported
 
 _FOLDER: Final = "/data/aotinductor/"
-_CHECKS_INPUTS: Final = "AOTI_RUNTIME_CHECK_INPUTS"
 _capsule_pointer: Final = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -41,8 +42,6 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 class CompiledPackage:
     """An open package. All instances share its weights."""
 
-    signature: Signature | None = None
-    max_rows: int | None = None
     may_run_inline = True
 
     def __init__(self, model: str, path: Path, device: Any, num_runners: int) -> None:
@@ -59,6 +58,19 @@ class CompiledPackage:
         runner = self._runner(device)
         arguments = tuple(Argument((way, position)) for way, position in argument_names(runner.input_spec))
         self.interface = Interface(arguments, outputs=result_names(runner.output_spec), is_strict=True)
+        inputs, self.max_rows = read_source(_read_source(path, _package_name(path)), len(arguments))
+        if arguments and not inputs:
+            log.warning(
+                "model '%s': '%s' tells no types and shapes of its inputs, so the config is taken at its word; compiled code reads "
+                "beyond tensors that are smaller than it expects",
+                model,
+                path,
+            )
+        names = [argument.names[0] for argument in arguments]
+        self.signature: Signature | None = Signature(
+            {name: replace(spec, name=name) for name, spec in zip(names, inputs, strict=False)}, {}
+        )
+        """Of inputs alone: nothing tells of outputs."""
 
     def place(self, device: Any, *, sharing: bool | None) -> Forward:  # noqa: ARG002 - compiled code has no state
         """Return ``forward()``; see `Program`."""
@@ -82,7 +94,6 @@ class CompiledPackage:
         return self._runners[key]
 
     def _open(self, device: Any) -> _Runner:
-        os.environ.setdefault(_CHECKS_INPUTS, "1")  # read by each library when it runs first
         name = _package_name(self._path)
         with quiet():
             metadata = _loader_class().load_metadata_from_package(str(self._path), name)
@@ -217,6 +228,13 @@ def _is_one_library(path: Path, name: str) -> bool:
     libraries = [entry for entry in entries if entry.endswith(".so")]
     rest = [entry for entry in entries if not entry.endswith((".so", ".cpp", ".h", "_metadata.json"))]
     return len(libraries) == 1 and not rest and not any(_has_content(entry) for entry in beside)
+
+
+def _read_source(path: Path, name: str) -> str:
+    """Return the C++ source of the library; empty: it is not there."""
+    with zipfile.ZipFile(path) as archive:
+        sources = [entry for entry in _entries(archive, name) if entry.endswith("wrapper.cpp")]
+        return "".join(archive.read(entry).decode(errors="replace") for entry in sources)
 
 
 def _has_content(entry: str) -> bool:

@@ -146,9 +146,11 @@ class PyTorchModel:
             Unsupported: an input or output to fill in is no tensor of the protocol.
         """
         program = self._program
+        signature = program.signature or Signature({}, {})
+        has_inputs = config.input or config.batch_input or signature.inputs
+        if not (has_inputs and (config.output or signature.outputs)):
+            raise InvalidArgument(describe_missing(config, program.interface))
         if program.signature is None:
-            if not config.output or not (config.input or config.batch_input):
-                raise InvalidArgument(describe_missing(config, program.interface))
             return config
         default = self._default_max_batch_size
         if program.max_rows is not None:
@@ -172,7 +174,11 @@ class PyTorchModel:
         program = self._program
         faults: list[str] = []
         if program.signature is not None:
-            faults = find_faults(config, _as_named(program, config))
+            # A compiled package tells of its inputs alone, if at all.
+            tells_all = bool(program.signature.outputs)
+            if program.signature.inputs:
+                known = config if tells_all else replace(config, output=())
+                faults = find_faults(known, _as_named(program, config))
             if program.max_rows is not None and config.max_batch_size > program.max_rows:
                 faults.append(
                     f"max_batch_size is {config.max_batch_size}, but the model was exported for at most {program.max_rows}"

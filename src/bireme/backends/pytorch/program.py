@@ -18,7 +18,7 @@ class Program(Protocol):
     interface: Interface
     """What ``forward()`` takes and gives back."""
     signature: Signature | None
-    """What the file tells of its tensors, by their usual names; None: nothing."""
+    """What the file tells of its tensors, by their usual names; empty inputs or outputs: nothing of those; None: of none."""
     max_rows: int | None
     """The largest batch that the file admits; None: any."""
     may_run_inline: bool
