@@ -126,17 +126,13 @@ class _Library:
     """The library of a package, called directly."""
 
     def __init__(self, path: Path, name: str, num_runners: int) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="bireme_aoti_"))
         self._container = ctypes.c_void_p()
-        try:
-            with quiet():
-                self._library = ctypes.CDLL(str(_extract_library(path, name, self._folder)))
+        # The file may go once it is loaded: what the process has mapped stays.
+        with tempfile.TemporaryDirectory(prefix="bireme_aoti_") as folder, quiet():
+            self._library = ctypes.CDLL(str(_extract_library(path, name, Path(folder))))
             self._call(
                 "CreateWithDevice", ctypes.byref(self._container), ctypes.c_size_t(num_runners), b"cpu", None
             )
-        except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
         specs = ctypes.c_char_p(), ctypes.c_char_p()
         self._call("GetCallSpec", self._container, *map(ctypes.byref, specs))
         self.input_spec, self.output_spec = ((spec.value or b"").decode() for spec in specs)
@@ -167,7 +163,6 @@ class _Library:
         """See `_Runner`."""
         self._call("Delete", self._container)
         dlclose(self._library._handle)  # noqa: SLF001 - ctypes itself never unloads what it loads
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _call(self, name: str, *arguments: Any) -> None:
         if getattr(self._library, f"AOTInductorModelContainer{name}")(*arguments):
