@@ -214,6 +214,7 @@ REFUSED = [
     (b"{torn", "no model of XGBoost"),
     (SAVED_MODEL, "give its folder"),
     (pickled_global("torch._utils", "_rebuild_tensor_v2"), "torch.save"),
+    (b'\x40\x00\x00\x00\x00\x00\x00\x00{"w":{"dtype":"F32"', "safetensors"),
     (b"hello world", "is nothing that can be served"),
 ]
 

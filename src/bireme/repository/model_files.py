@@ -164,6 +164,11 @@ def _of_file(path: Path) -> ModelFile:
     for offset, magic, what, way_out in _NOT_SERVED:
         if start[offset : offset + len(magic)] == magic:
             raise InvalidArgument(f"'{path}' is {what}, which no backend serves; {way_out}")
+    if start[8:9] == b"{" and b'"dtype"' in start:
+        raise InvalidArgument(
+            f"'{path}' holds weights alone (safetensors), which only their own code can use; export the model with it, by "
+            f"torch.export or to ONNX"
+        )
     form = next((form for probe in _PROBES if (form := probe(path, start)) is not None), None)
     form = form or _BY_SUFFIX.get(path.suffix.lower())
     if form is None or (form is GRAPHDEF and not protobuf_fields(path)):
