@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from network import Conv, Size, Weights, compute
+from network import Block, Conv, Size, Weights, compute
 
 
 class TensorFlowOperations:
@@ -22,8 +22,7 @@ class TensorFlowOperations:
 
     def conv(self, x: Any, conv: Conv) -> Any:
         pad = [conv.padding, conv.padding]
-        kernel = conv.weight.transpose(2, 3, 1, 0)
-        y = self._tf.nn.conv2d(x, kernel, conv.stride, [[0, 0], pad, pad, [0, 0]])
+        y = self._tf.nn.conv2d(x, conv.weight, conv.stride, [[0, 0], pad, pad, [0, 0]])
         return self._tf.nn.bias_add(y, conv.bias)
 
     def relu(self, x: Any) -> Any:
@@ -44,9 +43,32 @@ def save_tensorflow(weights: Weights, size: Size, folder: Path) -> None:
     operations = TensorFlowOperations()
 
     class Network(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kept: list[Any] = []
+            self._weights = Weights(
+                self._conv(weights.stem),
+                tuple(map(self._block, weights.blocks)),
+                self._keep(weights.head),
+                self._keep(weights.head_bias),
+            )
+
+        def _keep(self, values: np.ndarray) -> Any:
+            """Return a variable: as constants of the graph, weights would be in memory several times."""
+            self.kept.append(tf.Variable(values, trainable=False))
+            return self.kept[-1]
+
+        def _conv(self, conv: Conv) -> Conv:
+            kernel = self._keep(conv.weight.transpose(2, 3, 1, 0))  # height, width, in, out
+            return conv._replace(weight=kernel, bias=self._keep(conv.bias))
+
+        def _block(self, block: Block) -> Block:
+            shortcut = None if block.shortcut is None else self._conv(block.shortcut)
+            return Block(tuple(map(self._conv, block.convs)), shortcut)
+
         @tf.function(input_signature=[tf.TensorSpec((None, 3, size.side, size.side), tf.float32, "x")])
         def __call__(self, x: Any) -> dict[str, Any]:
-            return {"logits": compute(operations, weights, tf.transpose(x, (0, 2, 3, 1)))}
+            return {"logits": compute(operations, self._weights, tf.transpose(x, (0, 2, 3, 1)))}
 
     network = Network()
     tf.saved_model.save(network, str(folder), signatures={"serving_default": network.__call__})
