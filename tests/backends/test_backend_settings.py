@@ -2,7 +2,12 @@
 
 import pytest
 
-from bireme.backends.settings import SettingsReader, num_instances
+from bireme.backends.settings import (
+    SettingsReader,
+    num_instances,
+    num_threads_per_instance,
+    read_default_max_batch_size,
+)
 from bireme.config.model_config import ModelConfig, ModelInstanceGroup, ModelParameter
 from bireme.types import InvalidArgument
 
@@ -18,6 +23,20 @@ def test_all_groups_but_passive_ones_count():
     assert num_instances(ModelConfig(instance_group=groups)) == 7
 
 
+@pytest.mark.parametrize(("count", "num_cpus", "expected"), [(1, 8, 8), (2, 8, 4), (3, 8, 2), (9, 8, 1)])
+def test_instances_share_the_cpus(count, num_cpus, expected):
+    config = ModelConfig(instance_group=(ModelInstanceGroup("a", "KIND_CPU", count),))
+
+    assert num_threads_per_instance(config, num_cpus) == expected
+
+
+def test_the_batch_size_of_files_that_batch_comes_from_the_command_line():
+    assert read_default_max_batch_size("jax", {}) == 4
+    assert read_default_max_batch_size("jax", {"default-max-batch-size": "16"}) == 16
+    with pytest.raises(InvalidArgument, match="backend 'jax': setting 'default-max-batch-size' is 'x'"):
+        read_default_max_batch_size("jax", {"default-max-batch-size": "x"})
+
+
 def reader(**values: str) -> SettingsReader:
     parameters = {key: ModelParameter(value) for key, value in values.items()}
     return SettingsReader.of_model(ModelConfig(name="m", parameters=parameters))
@@ -30,3 +49,12 @@ def test_a_choice_is_one_of_those_that_there_are():
         InvalidArgument, match=r"model 'm': parameter 'mode' is 'slow'; expected 'fast' or 'exact'$"
     ):
         reader(mode="slow").choice("mode", ("fast", "exact"), "fast")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("true", True), ("ON", True), ("yes", True), (" 1 ", True), ("off", False), ("0", False)],
+)
+def test_a_boolean_is_written_in_several_ways(text, expected):
+    assert reader(flag=text).boolean("flag") is expected
+    assert reader().boolean("flag") is None

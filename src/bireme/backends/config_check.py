@@ -10,14 +10,14 @@ Source: Triton ``onnxruntime.cc`` (ValidateInputs, ValidateOutputs), ``onnxrunti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from bireme.backends.signature import Signature, TensorSpec, quoted
 from bireme.config import ModelConfig
 from bireme.config.faults import near_name
 from bireme.config.model_config import ModelInput, ModelOutput
 from bireme.config.state_tensors import server_inputs
-from bireme.types import datatypes
+from bireme.types import InvalidArgument, datatypes
 
 BATCH_INPUT_RANKS: Mapping[str, int] = {"BATCH_ITEM_SHAPE": 2}
 """Rank of the batch inputs that are not one-dimensional."""
@@ -32,6 +32,11 @@ def find_faults(config: ModelConfig, signature: Signature) -> list[str]:
         *_missing_inputs(config, signature),
         *_output_faults(config, signature),
     ]
+
+
+def mismatch(config: ModelConfig, faults: Iterable[str]) -> InvalidArgument:
+    """Return the error of a config that contradicts its model file."""
+    return InvalidArgument(f"unable to load model '{config.name}': {'; '.join(faults)}")
 
 
 def _input_faults(config: ModelConfig, signature: Signature) -> Iterator[str]:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
-from bireme.backends.config_check import find_faults
+from bireme.backends.config_check import find_faults, mismatch
 from bireme.backends.devices import refuse_gpu
 from bireme.backends.interface import ModelContext, Placement
-from bireme.backends.settings import DEFAULT_MAX_BATCH_SIZE, SettingsReader
+from bireme.backends.settings import SettingsReader, read_default_max_batch_size
 from bireme.backends.signature import Signature, TensorSpec, complete, quoted
 from bireme.config import ModelConfig
 from bireme.config.state_tensors import with_state_tensors
@@ -29,22 +29,7 @@ Execute = Callable[[dict[str, Array]], dict[str, Array]]
 OUTPUTS: Final = "outputs"
 """The parameter that names outputs, separated by commas."""
 
-NUMBERS: Final = frozenset(
-    {
-        "BOOL",
-        "UINT8",
-        "UINT16",
-        "UINT32",
-        "UINT64",
-        "INT8",
-        "INT16",
-        "INT32",
-        "INT64",
-        "FP16",
-        "FP32",
-        "FP64",
-    }
-)
+NUMBERS: Final = frozenset(datatypes.NUMPY_DTYPES) - {"BF16", "BYTES"}
 """The protocol's types of numbers, but for BF16, which numpy does not have."""
 
 log: Final = get_logger("bireme.backends")
@@ -84,8 +69,7 @@ class PredictorModel:
         """
         self._backend = backend
         self._predictor: Predictor | None = predictor
-        reader = SettingsReader(f"backend '{backend}': setting", ctx.backend_config)
-        self._default_max_batch_size = reader.integer("default-max-batch-size", DEFAULT_MAX_BATCH_SIZE)
+        self._default_max_batch_size = read_default_max_batch_size(backend, ctx.backend_config)
         self._config = ctx.config
         self._execute: Execute | None = None
 
@@ -106,12 +90,6 @@ class PredictorModel:
             signature = replace(signature, outputs=self._chosen_outputs(config, signature))
         default_max_batch_size = self._default_max_batch_size if self._open_predictor.can_batch() else 0
         self._config = complete(config, signature, default_max_batch_size)
-        if self._config.max_batch_size != config.max_batch_size:
-            log.info(
-                "model '%s': max_batch_size is set to %d, since the model file batches and the config gives none",
-                config.name,
-                self._config.max_batch_size,
-            )
         return self._config
 
     def check_config(self, config: ModelConfig) -> None:
@@ -123,7 +101,7 @@ class PredictorModel:
         full = with_state_tensors(config)
         faults = find_faults(full, self._open_predictor.describe(full))
         if faults:
-            raise InvalidArgument(f"unable to load model '{config.name}': {'; '.join(faults)}")
+            raise mismatch(config, faults)
         self._config = config
 
     def create_instance(self, placement: Placement) -> PredictorInstance:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from bireme.config import ModelConfig
+from bireme.config.faults import near_name
 from bireme.types import InvalidArgument
 
 DEFAULT_MAX_BATCH_SIZE: Final = 4
 """Of a model file that batches, when neither its config nor ``--backend-config=default-max-batch-size=N`` gives one."""
 
-_BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
+BOOLEANS: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("true", "on", "yes", "1"), True),
+        **dict.fromkeys(("false", "off", "no", "0"), False),
+    }
+)
+"""What a text means, in small letters. ``yes`` and ``no`` are OpenVINO's words; Triton takes the others everywhere.
+
+Source: Triton ``backend_common.cc`` (ParseBoolValue).
+"""
 
 
 def default_num_threads(num_cpus: int, num_instances: int) -> int:
@@ -23,11 +34,47 @@ def default_num_threads(num_cpus: int, num_instances: int) -> int:
     return max(1, num_cpus - num_instances + 1)
 
 
+def num_threads_per_instance(config: ModelConfig, num_cpus: int) -> int:
+    """Return how many threads each of the model's instances may use where they share no pool.
+
+    OpenMP keeps a team of threads for every thread that calls it: all teams together are to be no more than the CPUs.
+    """
+    return max(1, num_cpus // max(1, num_instances(config)))
+
+
 def num_instances(config: ModelConfig) -> int:
     """Return how many instances of the model may execute at one time."""
     return sum(
         max(group.count, 1) * max(len(group.gpus), 1) for group in config.instance_group if not group.passive
     )
+
+
+def describe_unknown(
+    config: ModelConfig, known: Collection[str], prefixes: tuple[str, ...] = ()
+) -> list[str]:
+    """Return a line for each parameter that is nearly one of ``known`` or begins like them, and is none.
+
+    Triton ignores such parameters in silence.
+    """
+    lines: list[str] = []
+    for key in config.parameters:
+        if key in known:
+            continue
+        near = near_name(key, known)
+        if near or key.startswith(prefixes):
+            line = f"model '{config.name}': parameter '{key}' is unknown and ignored"
+            lines.append(f"{line}; did you mean '{near}'?" if near else line)
+    return lines
+
+
+def read_default_max_batch_size(backend: str, settings: Mapping[str, str]) -> int:
+    """Return the batch size of a model file that batches and whose config gives none, from ``--backend-config``.
+
+    Raises:
+        InvalidArgument: it is no integer.
+    """
+    reader = SettingsReader.of_backend(backend, settings)
+    return reader.integer("default-max-batch-size", DEFAULT_MAX_BATCH_SIZE)
 
 
 class SettingsReader:
@@ -43,6 +90,11 @@ class SettingsReader:
         """Read the parameters of a model's config."""
         values = {key: parameter.string_value for key, parameter in config.parameters.items()}
         return cls(f"model '{config.name}': parameter", values)
+
+    @classmethod
+    def of_backend(cls, backend: str, settings: Mapping[str, str]) -> SettingsReader:
+        """Read what ``--backend-config`` says to a backend."""
+        return cls(f"backend '{backend}': setting", settings)
 
     def text(self, key: str, default: str = "") -> str:
         """Return a text as it is."""
@@ -91,9 +143,9 @@ class SettingsReader:
         text = self._values.get(key)
         if text is None:
             return None
-        value = _BOOLEANS.get(text.strip().lower())
+        value = BOOLEANS.get(text.strip().lower())
         if value is None:
-            raise self.fault(key, "true, false, 1 or 0")
+            raise self.fault(key, "true, on, yes or 1; or false, off, no or 0")
         return value
 
     def fault(self, key: str, expected: str) -> InvalidArgument:

@@ -66,6 +66,12 @@ def load_version(ctx: ModelContext, backend: Backend, *, auto_complete: bool) ->
         config = ctx.config
         if auto_complete or config.ensemble_scheduling is not None:
             config = apply_autocomplete(config, loaded.complete_config(config))
+            if config.max_batch_size and not ctx.config.max_batch_size and config.ensemble_scheduling is None:
+                log.info(
+                    "model '%s': max_batch_size is set to %d, since the model file batches and the config gives none",
+                    ctx.name,
+                    config.max_batch_size,
+                )
         validate(config, name=ctx.name, require_io=True, gpus=None)
         loaded.check_config(config)
         # Triton's test hook: hold everything, once, until so many requests are queued.

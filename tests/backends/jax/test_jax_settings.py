@@ -34,6 +34,6 @@ def test_both_are_on_unless_they_are_switched_off():
 
 def test_a_wrong_value_is_named():
     with pytest.raises(
-        InvalidArgument, match="parameter 'pad_batches' is 'sometimes'; expected true, false, 1 or 0"
+        InvalidArgument, match="parameter 'pad_batches' is 'sometimes'; expected true, on, yes or 1; or false"
     ):
         read_settings(config_of(pad_batches="sometimes"))

@@ -299,14 +299,12 @@ def test_instances_run_at_the_same_time_and_keep_their_own_results(open_model):
 # Completing and checking the config.
 
 
-def test_a_config_is_completed_from_the_file(open_model, caplog):
-    with caplog.at_level(logging.INFO, "bireme"):
-        model = open_model(partial(save_add, batch=True), backend_config={"default_max_batch_size": "6"})
+def test_a_config_is_completed_from_the_file(open_model):
+    model = open_model(partial(save_add, batch=True), backend_config={"default_max_batch_size": "6"})
 
     assert model.config.max_batch_size == 6
     assert model.config.dynamic_batching is not None
     assert [tensor.name for tensor in model.config.input] == ["INPUT0", "INPUT1"]
-    assert "max_batch_size is set to 6, since the model file batches" in caplog.text
 
 
 def test_a_model_of_vectors_batches_its_only_dimension(open_model):

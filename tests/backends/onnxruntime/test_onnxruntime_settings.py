@@ -117,9 +117,9 @@ def test_session_entries_go_by_onnxruntimes_own_names():
         ({"intra_op_thread_count": "-1"}, "'intra_op_thread_count' is '-1'; expected a number of threads, or 0 for the default"),
         ({"inter_op_thread_count": "1.5"}, "'inter_op_thread_count' is '1.5'; expected an integer"),
         ({"execution_mode": "2"}, "'execution_mode' is '2'; expected 0 (sequential) or 1 (parallel)"),
-        ({"enable_mem_arena": "yes"}, "'enable_mem_arena' is 'yes'; expected true, false, 1 or 0"),
-        ({"enable_mem_pattern": ""}, "'enable_mem_pattern' is ''; expected true, false, 1 or 0"),
-        ({"session__intra_op__allow_spinning": "2"}, "'session.intra_op.allow_spinning' is '2'; expected true, false, 1 or 0"),
+        ({"enable_mem_arena": "y"}, "'enable_mem_arena' is 'y'; expected true, on"),
+        ({"enable_mem_pattern": ""}, "'enable_mem_pattern' is ''; expected true, on"),
+        ({"session__intra_op__allow_spinning": "2"}, "'session.intra_op.allow_spinning' is '2'; expected true, on"),
         ({"memory__enable_memory_arena_shrinkage": "1"}, "'memory.enable_memory_arena_shrinkage' is '1'; expected devices such as cpu:0"),
     ],
 )  # fmt: skip

@@ -7,7 +7,6 @@ import pytest
 from bireme.backends.openvino.settings import (
     ModelSettings,
     complete_properties,
-    read_default_max_batch_size,
     read_model_settings,
 )
 from bireme.config import ModelConfig
@@ -70,7 +69,7 @@ def test_parameters_become_properties(values, properties):
         ("EXECUTION_MODE_HINT", "QUICK", "PERFORMANCE or ACCURACY"),
         ("CPU_BIND_THREAD", "maybe", "YES, NO, NUMA or HYBRID_AWARE"),
         ("ENFORCE_BF16", "2", "YES or NO"),
-        ("ENABLE_BATCH_PADDING", "on", "YES or NO"),
+        ("ENABLE_BATCH_PADDING", "off?", "YES or NO"),
         ("RESHAPE_IO_LAYOUTS", "x", "YES or NO"),
     ],
 )
@@ -156,10 +155,3 @@ def test_there_is_a_stream_for_each_instance_but_no_more_than_cpus(count, num_cp
 
     assert streams == properties["NUM_STREAMS"]
     assert num_cpus == properties["INFERENCE_NUM_THREADS"]
-
-
-def test_the_default_batch_size_comes_from_the_command_line():
-    assert 4 == read_default_max_batch_size({})
-    assert 16 == read_default_max_batch_size({"default-max-batch-size": "16"})
-    with pytest.raises(InvalidArgument, match="backend 'openvino': setting 'default-max-batch-size' is 'x'"):
-        read_default_max_batch_size({"default-max-batch-size": "x"})

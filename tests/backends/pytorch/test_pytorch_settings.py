@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bireme.backends.pytorch.settings import (
+    PARAMETERS,
     ProcessSettings,
-    describe_unknown,
-    read_default_max_batch_size,
     read_model_settings,
 )
+from bireme.backends.settings import describe_unknown
 from bireme.config import parse_text
 from bireme.types import InvalidArgument
 
@@ -105,15 +105,10 @@ def test_a_wrong_number_is_named():
 
 
 def test_a_parameter_that_is_nearly_one_is_told_of():
-    (line,) = describe_unknown(
-        config(INTRA_OP_THREADS_COUNT="2", isolation="none", ENABLE_WEIGHT_SHARING="true")
-    )
+    given = config(INTRA_OP_THREADS_COUNT="2", isolation="none", ENABLE_WEIGHT_SHARING="true")
+
+    (line,) = describe_unknown(given, PARAMETERS)
 
     assert line.endswith(
         "'INTRA_OP_THREADS_COUNT' is unknown and ignored; did you mean 'INTRA_OP_THREAD_COUNT'?"
     )
-
-
-def test_the_batch_size_of_files_that_batch():
-    assert read_default_max_batch_size({}) == 4
-    assert read_default_max_batch_size({"default-max-batch-size": "16"}) == 16

@@ -2,9 +2,10 @@
 
 import pytest
 
+from bireme.backends.settings import describe_unknown
 from bireme.backends.tensorflow.settings import (
+    PARAMETERS,
     BackendSettings,
-    describe_unknown,
     read_backend_settings,
     read_model_settings,
 )
@@ -137,7 +138,9 @@ def test_accelerators_are_refused(name, kind):
 
 
 def test_parameters_that_look_like_tensorflows_are_told_if_they_are_none():
-    found = describe_unknown(config(TF_NUM_INTRA_THREAD="1", TF_XYZ="", other="x", TF_GRAPH_TAG="serve"))
+    given = config(TF_NUM_INTRA_THREAD="1", TF_XYZ="", other="x", TF_GRAPH_TAG="serve")
+
+    found = describe_unknown(given, PARAMETERS, ("TF_",))
 
     assert [
         "model 'm': parameter 'TF_NUM_INTRA_THREAD' is unknown and ignored; did you mean 'TF_NUM_INTRA_THREADS'?",
@@ -168,7 +171,7 @@ def test_backend_settings_have_defaults_and_can_be_given():
     [
         ("gpu-memory-fraction", "1.5", "a number between 0 and 1"),
         ("gpu-memory-fraction", "half", "a number between 0 and 1"),
-        ("allow-soft-placement", "soft", "true, false, 1 or 0"),
+        ("allow-soft-placement", "soft", "true, on, yes or 1; or false, off, no or 0"),
         ("default-max-batch-size", "x", "an integer"),
         ("version", "two", "an integer"),
     ],

@@ -134,7 +134,11 @@ SETTINGS = [
         "",
         "'execution-policy' is 'SOME'; expected 'DEVICE_BLOCKING' or 'BLOCKING'",
     ),
-    ({"version_compatible": "maybe"}, "", "'version-compatible' is 'maybe'; expected true, false, 1 or 0"),
+    (
+        {"version_compatible": "maybe"},
+        "",
+        "'version-compatible' is 'maybe'; expected true, on, yes or 1; or false",
+    ),
     ({"coalesce_request_input": "x"}, "", "'coalesce-request-input' is 'x'"),
     (
         {},

@@ -10,7 +10,7 @@ from bireme.backends.predictor import PredictorModel
 from bireme.backends.trees.fil import FilPredictor
 from bireme.backends.trees.fil_settings import ignored_parameters, read_fil_settings
 from bireme.backends.trees.predictor import ForestPredictor
-from bireme.backends.trees.settings import BEST, is_worth_threads, num_threads_per_run, read_settings
+from bireme.backends.trees.settings import BEST, is_worth_threads, read_settings
 from bireme.config import ModelConfig, parse_text
 from bireme.config.model_config import ModelInstanceGroup
 from bireme.types import BackendFailed, InvalidArgument, Unsupported
@@ -223,13 +223,6 @@ def test_what_is_closed_says_so():
 # Settings
 
 
-@pytest.mark.parametrize(("count", "cpus", "threads"), [(1, 8, 8), (2, 8, 4), (3, 8, 2), (9, 8, 1)])
-def test_instances_share_the_cpus(count, cpus, threads):
-    assert threads == num_threads_per_run(
-        config_of(f"instance_group {{ kind: KIND_CPU count: {count} }}"), cpus
-    )
-
-
 def test_parameters_are_read():
     settings = read_settings(config_of(num_threads="3", iterations="best", missing="-1"), 8)
 
@@ -326,7 +319,7 @@ def test_fils_parameters_for_gpus_are_known():
         (
             {"is_classifier": "maybe"},
             InvalidArgument,
-            "'is_classifier' is 'maybe'; expected true, false, 1 or 0",
+            "'is_classifier' is 'maybe'; expected true, on, yes or 1; or false",
         ),
         ({"cpu_nthread": "many"}, InvalidArgument, "'cpu_nthread' is 'many'; expected an integer"),
     ],

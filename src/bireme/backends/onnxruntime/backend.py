@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from bireme.backends.config_check import find_faults
+from bireme.backends.config_check import find_faults, mismatch
 from bireme.backends.interface import ModelContext, Placement
 from bireme.backends.model_file import find_model_file
 from bireme.backends.onnxruntime.instance import OnnxInstance, check_mix, make_execute, make_execute_into
@@ -27,7 +27,6 @@ from bireme.backends.signature import complete
 from bireme.config import ModelConfig
 from bireme.config.state_tensors import with_state_tensors
 from bireme.ipc.cpu_limit import cpu_limit
-from bireme.types import InvalidArgument
 
 _GPU: Final = "KIND_GPU"
 _DEFAULT_FILENAMES: Final = ("model.onnx", "model.ort")
@@ -92,12 +91,6 @@ class OnnxModel:
             Unsupported: an input or output to fill in is no tensor.
         """
         completed = complete(config, self.signature, self._default_max_batch_size)
-        if completed.max_batch_size != config.max_batch_size:
-            log.info(
-                "model '%s': max_batch_size is set to %d, since the model file batches and the config gives none",
-                config.name,
-                completed.max_batch_size,
-            )
         self._config = with_state_tensors(completed)
         return completed
 
@@ -110,7 +103,7 @@ class OnnxModel:
         config = with_state_tensors(config)
         faults = find_faults(config, self.signature)
         if faults:
-            raise InvalidArgument(f"unable to load model '{config.name}': {'; '.join(faults)}")
+            raise mismatch(config, faults)
         check_mix(config, self.signature)
         self._config = config
 

@@ -31,10 +31,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from bireme.backends.settings import (
-    DEFAULT_MAX_BATCH_SIZE,
     SettingsReader,
     default_num_threads,
     num_instances,
+    read_default_max_batch_size,
 )
 from bireme.config import ModelConfig
 from bireme.types import InvalidArgument
@@ -87,7 +87,7 @@ def read_model_settings(config: ModelConfig, num_cpus: int) -> ModelSettings:
         InvalidArgument: names the parameter, its value and what is expected.
     """
     parameters = {key: parameter.string_value for key, parameter in config.parameters.items()}
-    reader = SettingsReader(f"model '{config.name}': parameter", parameters)
+    reader = SettingsReader.of_model(config)
     num_threads = default_num_threads(num_cpus, num_instances(config))
     execution_mode = reader.integer("execution_mode", 0)
     if execution_mode not in (0, 1):
@@ -113,9 +113,9 @@ def read_backend_settings(settings: Mapping[str, str], num_cpus: int) -> Backend
     Raises:
         InvalidArgument: names the setting, its value and what is expected.
     """
-    reader = SettingsReader("backend 'onnxruntime': setting", settings)
+    reader = SettingsReader.of_backend("onnxruntime", settings)
     return BackendSettings(
-        default_max_batch_size=reader.integer("default-max-batch-size", DEFAULT_MAX_BATCH_SIZE),
+        default_max_batch_size=read_default_max_batch_size("onnxruntime", settings),
         uses_global_pool=reader.boolean("enable-global-threadpool") or False,
         num_intra_op_threads=reader.count("intra_op_thread_count") or num_cpus,
         num_inter_op_threads=reader.count("inter_op_thread_count") or 1,

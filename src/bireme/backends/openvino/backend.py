@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bireme.backends.config_check import find_faults
+from bireme.backends.config_check import find_faults, mismatch
 from bireme.backends.devices import refuse_gpu
 from bireme.backends.interface import ExecuteInto, ModelContext, Placement
 from bireme.backends.openvino import shapes
@@ -24,9 +24,10 @@ from bireme.backends.openvino.errors import reason_of
 from bireme.backends.openvino.instance import Execute, Input, OpenVinoInstance, Output, Runner
 from bireme.backends.openvino.model_files import find_file, read_model
 from bireme.backends.openvino.runtime import log, ov
-from bireme.backends.openvino.settings import ModelSettings, read_default_max_batch_size, read_model_settings
+from bireme.backends.openvino.settings import ModelSettings, read_model_settings
 from bireme.backends.openvino.signature import fixed_shape_of, read_signature
 from bireme.backends.openvino.states import find_start, without_foreign_controls
+from bireme.backends.settings import read_default_max_batch_size
 from bireme.backends.signature import complete, quoted
 from bireme.config import ModelConfig
 from bireme.config.state_tensors import with_state_tensors
@@ -50,7 +51,7 @@ class OpenVinoBackend:
             NotFound: there is no such file.
             Unsupported: there is no such device.
         """
-        default_max_batch_size = read_default_max_batch_size(ctx.backend_config)
+        default_max_batch_size = read_default_max_batch_size(self.name, ctx.backend_config)
         settings = read_model_settings(ctx.config)
         check_device(ctx.name, settings.device, self._core.available_devices)
         core = self._core
@@ -102,12 +103,6 @@ class OpenVinoModel:
             completed = complete(config, self.signature, self._default_max_batch_size)
         except InvalidArgument as error:
             raise self._explained(error.message) from error
-        if completed.max_batch_size != config.max_batch_size:
-            log.info(
-                "model '%s': max_batch_size is set to %d, since the model file batches and the config gives none",
-                config.name,
-                completed.max_batch_size,
-            )
         return completed
 
     def check_config(self, config: ModelConfig) -> None:
@@ -122,7 +117,7 @@ class OpenVinoModel:
         checked = without_foreign_controls(config, wanted) if self._has_states else config
         faults = find_faults(checked, wanted)
         if faults:
-            raise self._explained(f"unable to load model '{config.name}': {'; '.join(faults)}")
+            raise self._explained(mismatch(config, faults).message)
         if self._compiled is None:
             model = convert_types(self._model, self.signature, wanted)
             self._model = None  # its weights are the compiled model's now

@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from bireme.backends.settings import DEFAULT_MAX_BATCH_SIZE, SettingsReader, num_instances
+from bireme.backends.settings import BOOLEANS, SettingsReader, num_instances
 from bireme.config import ModelConfig
 from bireme.types import InvalidArgument
 
@@ -55,7 +55,6 @@ _OLDER_NAMES: Final = {
     PINNING: ("CPU_BIND_THREAD",),
     "RESHAPE_IO_LAYERS": ("RESHAPE_IO_LAYOUTS",),
 }
-_SWITCHES: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _PRECISIONS: Final = {
     "f32": "f32",
     "bf16": "bf16",
@@ -72,7 +71,7 @@ _AUTOMATIC_STREAMS: Final = {
     "CPU_THROUGHPUT_NUMA": "NUMA",
 }
 # NUMA and HYBRID_AWARE: ways of pinning that OpenVINO now chooses between by itself.
-_BINDINGS: Final = {**_SWITCHES, "numa": True, "hybrid_aware": True}
+_BINDINGS: Final = {**BOOLEANS, "numa": True, "hybrid_aware": True}
 
 OWN_PARAMETERS: Final = frozenset(
     {
@@ -149,16 +148,6 @@ def read_model_settings(config: ModelConfig) -> ModelSettings:
     )
 
 
-def read_default_max_batch_size(settings: Mapping[str, str]) -> int:
-    """Return the batch size of a model that batches and whose config gives none, from ``--backend-config``.
-
-    Raises:
-        InvalidArgument: it is no integer.
-    """
-    reader = SettingsReader("backend 'openvino': setting", settings)
-    return reader.integer("default-max-batch-size", DEFAULT_MAX_BATCH_SIZE)
-
-
 def complete_properties(settings: ModelSettings, config: ModelConfig, num_cpus: int) -> Properties:
     """Return the properties to compile a model with, in a process that may use ``num_cpus`` CPUs.
 
@@ -220,7 +209,7 @@ class _Reader(SettingsReader):
     def switch(self, name: str) -> bool | None:
         """Return whether it is set and on; None when absent."""
         key = self.find(name)
-        return self.one_of(key, _SWITCHES, "YES or NO") if key else None
+        return self.one_of(key, BOOLEANS, "YES or NO") if key else None
 
     def one_of(self, key: str, values: Mapping[str, Value], expected: str) -> Value:
         """Return what the text stands for, in any case."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from bireme.backends.config_check import find_faults
+from bireme.backends.config_check import find_faults, mismatch
 from bireme.backends.interface import ModelContext, Placement
 from bireme.backends.model_file import explain_failure, find_model_file
 from bireme.backends.pytorch.aoti import CompiledPackage
@@ -36,13 +36,12 @@ from bireme.backends.pytorch.results import Results
 from bireme.backends.pytorch.runtime import log
 from bireme.backends.pytorch.settings import (
     COMPILE,
+    PARAMETERS,
     ModelSettings,
-    describe_unknown,
-    read_default_max_batch_size,
     read_model_settings,
 )
 from bireme.backends.pytorch.torchscript import TorchScriptProgram
-from bireme.backends.settings import num_instances
+from bireme.backends.settings import describe_unknown, num_instances, read_default_max_batch_size
 from bireme.backends.signature import Signature, TensorSpec, complete
 from bireme.config import ModelConfig
 from bireme.config.model_config import SequenceControlInput
@@ -68,10 +67,10 @@ class PyTorchBackend:
             NotFound: there is no such file.
             Unsupported: this torch or this machine cannot run it.
         """
-        for line in describe_unknown(ctx.config):
+        for line in describe_unknown(ctx.config, PARAMETERS):
             log.warning("%s", line)
         settings = read_model_settings(ctx.config, cpu_limit())
-        default_max_batch_size = read_default_max_batch_size(ctx.backend_config)
+        default_max_batch_size = read_default_max_batch_size(self.name, ctx.backend_config)
         path = _find_file(ctx)
         process_state.apply(ctx.name, settings.process)
         try:
@@ -155,14 +154,7 @@ class PyTorchModel:
         default = self._default_max_batch_size
         if program.max_rows is not None:
             default = min(default, program.max_rows)
-        completed = complete(config, _as_named(program, config), default)
-        if completed.max_batch_size != config.max_batch_size:
-            log.info(
-                "model '%s': max_batch_size is set to %d, since the model file batches and the config gives none",
-                config.name,
-                completed.max_batch_size,
-            )
-        return completed
+        return complete(config, _as_named(program, config), default)
 
     def check_config(self, config: ModelConfig) -> None:
         """Compare the final config with the file.
@@ -187,7 +179,7 @@ class PyTorchModel:
             self._bindings = bind(config, program.interface)
             faults = find_type_faults(config, self._bindings, program.interface)
         if faults:
-            raise InvalidArgument(f"unable to load model '{config.name}': {'; '.join(faults)}")
+            raise mismatch(config, faults)
         self._config = config
 
     def create_instance(self, placement: Placement) -> TorchInstance:

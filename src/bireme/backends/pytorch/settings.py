@@ -31,15 +31,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bireme.backends.settings import DEFAULT_MAX_BATCH_SIZE, SettingsReader, num_instances
+from bireme.backends.settings import SettingsReader, num_threads_per_instance
 from bireme.config import ModelConfig
-from bireme.config.faults import near_name
 
 COMPILE: Final = "TORCH_COMPILE"
 COMPILE_OPTIONS: Final = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
 MODULE_CLASS: Final = "MODULE_CLASS"
 
-_PARAMETERS: Final = (
+PARAMETERS: Final = (
     "INTRA_OP_THREAD_COUNT",
     "NUM_THREADS",
     "INTER_OP_THREAD_COUNT",
@@ -92,8 +91,7 @@ def read_model_settings(config: ModelConfig, num_cpus: int) -> ModelSettings:
         InvalidArgument: names the parameter, its value and what is expected.
     """
     reader = SettingsReader.of_model(config)
-    # Each instance has OpenMP threads of its own, so together they are as many as there are CPUs.
-    default = max(1, num_cpus // max(1, num_instances(config)))
+    default = num_threads_per_instance(config, num_cpus)
     return ModelSettings(
         num_intra_op_threads=_count(reader, "INTRA_OP_THREAD_COUNT", "NUM_THREADS") or default,
         inference_mode=reader.boolean("INFERENCE_MODE") is not False,
@@ -110,25 +108,6 @@ def read_model_settings(config: ModelConfig, num_cpus: int) -> ModelSettings:
             cudnn=_inverted(reader.boolean("DISABLE_CUDNN")),
         ),
     )
-
-
-def describe_unknown(config: ModelConfig) -> list[str]:
-    """Return a line for each parameter that is nearly one of these, and is none: Triton ignores it in silence."""
-    return [
-        f"model '{config.name}': parameter '{key}' is unknown and ignored; did you mean '{near}'?"
-        for key in config.parameters
-        if key not in _PARAMETERS and (near := near_name(key, _PARAMETERS))
-    ]
-
-
-def read_default_max_batch_size(settings: Mapping[str, str]) -> int:
-    """Return the batch size, from ``--backend-config``, of files that batch and configs that give none.
-
-    Raises:
-        InvalidArgument: it is no number.
-    """
-    reader = SettingsReader("backend 'pytorch': setting", settings)
-    return reader.integer("default-max-batch-size", DEFAULT_MAX_BATCH_SIZE)
 
 
 def _count(reader: SettingsReader, key: str, other: str) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from bireme.backends.settings import SettingsReader, num_instances
+from bireme.backends.settings import SettingsReader, num_threads_per_instance
 from bireme.config import ModelConfig
 
 MATRIX: Final = "matrix"
@@ -51,8 +51,7 @@ def read_settings(config: ModelConfig, num_cpus: int) -> SklearnSettings:
     trusted = reader.text("trusted_types")
     num_threads = reader.count("num_threads")
     return SklearnSettings(
-        # Every instance may have a team of OpenMP threads.
-        num_threads=num_threads or max(1, num_cpus // max(1, num_instances(config))),
+        num_threads=num_threads or num_threads_per_instance(config, num_cpus),
         num_jobs=num_threads or 1,
         inputs=inputs,
         frame=reader.choice("frame", (NO_FRAME, "pandas", "polars"), NO_FRAME),

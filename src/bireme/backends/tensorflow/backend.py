@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from bireme.backends.config_check import find_faults
+from bireme.backends.config_check import find_faults, mismatch
 from bireme.backends.devices import refuse_gpu
 from bireme.backends.interface import ModelContext, Placement
 from bireme.backends.model_file import find_model_file
+from bireme.backends.settings import describe_unknown
 from bireme.backends.signature import complete
 from bireme.backends.tensorflow.frozen_graph import FrozenGraph
 from bireme.backends.tensorflow.instance import Execute, TensorFlowInstance, make_execute
@@ -21,9 +22,9 @@ from bireme.backends.tensorflow.runtime import log
 from bireme.backends.tensorflow.saved_model import SavedModel
 from bireme.backends.tensorflow.session import OpenGraph
 from bireme.backends.tensorflow.settings import (
+    PARAMETERS,
     BackendSettings,
     ModelSettings,
-    describe_unknown,
     read_backend_settings,
     read_model_settings,
 )
@@ -61,8 +62,8 @@ class TensorFlowBackend:
         """
         backend_settings = read_backend_settings(ctx.backend_config)
         settings = read_model_settings(ctx.config, cpu_limit())
-        for line in describe_unknown(ctx.config):
-            log.warning(line)
+        for line in describe_unknown(ctx.config, PARAMETERS, ("TF_",)):
+            log.warning("%s", line)
         model_file = _open(ctx, settings, backend_settings)
         return TensorFlowModel(ctx, model_file, backend_settings.default_max_batch_size)
 
@@ -104,12 +105,6 @@ class TensorFlowModel:
         found = self._model_file.describe(config)
         check_ranks(found, config)
         completed = complete(config, with_ranks(found, config), self._default_max_batch_size)
-        if completed.max_batch_size != config.max_batch_size:
-            log.info(
-                "model '%s': max_batch_size is set to %d, since the model file batches and the config gives none",
-                config.name,
-                completed.max_batch_size,
-            )
         self._config = completed
         return completed
 
@@ -122,7 +117,7 @@ class TensorFlowModel:
         stated = with_state_tensors(config)
         faults = find_faults(stated, with_ranks(self._model_file.describe(config), config))
         if faults:
-            raise InvalidArgument(f"unable to load model '{config.name}': {'; '.join(faults)}")
+            raise mismatch(config, faults)
         self._config = config
 
     def create_instance(self, placement: Placement) -> TensorFlowInstance:

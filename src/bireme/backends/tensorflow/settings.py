@@ -28,16 +28,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from bireme.backends.settings import (
-    DEFAULT_MAX_BATCH_SIZE,
     SettingsReader,
     default_num_threads,
     num_instances,
+    read_default_max_batch_size,
 )
 from bireme.config import ModelConfig
-from bireme.config.faults import near_name
 from bireme.types import InvalidArgument, Unsupported
 
-_PARAMETERS: Final = (
+PARAMETERS: Final = (
     "TF_NUM_INTRA_THREADS",
     "TF_NUM_INTER_THREADS",
     "TF_USE_PER_SESSION_THREADS",
@@ -46,10 +45,6 @@ _PARAMETERS: Final = (
     "TF_INIT_OPS_FILE",
     "MAX_SESSION_SHARE_COUNT",
 )
-_BOOLEANS: Final = {
-    **dict.fromkeys(("true", "on", "yes", "1"), True),
-    **dict.fromkeys(("false", "off", "no", "0"), False),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,22 +88,12 @@ def read_model_settings(config: ModelConfig, num_cpus: int) -> ModelSettings:
     return ModelSettings(
         num_intra_threads=reader.count("TF_NUM_INTRA_THREADS") or num_threads,
         num_inter_threads=reader.integer("TF_NUM_INTER_THREADS", 0) or num_threads,
-        has_own_threads=_boolean(reader, "TF_USE_PER_SESSION_THREADS", default=True),
+        has_own_threads=reader.boolean("TF_USE_PER_SESSION_THREADS") is not False,
         tags=tuple(tag for tag in tags if tag),
         signature=reader.text("TF_SIGNATURE_DEF"),
         init_ops_file=reader.text("TF_INIT_OPS_FILE"),
         xla_level=_xla_level(config),
     )
-
-
-def describe_unknown(config: ModelConfig) -> list[str]:
-    """Return a line for each parameter that looks as if it were TensorFlow's, and is none: Triton ignores it in silence."""
-    return [
-        f"model '{config.name}': parameter '{key}' is unknown and ignored"
-        + (f"; did you mean '{near}'?" if (near := near_name(key, _PARAMETERS)) else "")
-        for key in config.parameters
-        if key.startswith("TF_") and key not in _PARAMETERS
-    ]
 
 
 def read_backend_settings(settings: Mapping[str, str]) -> BackendSettings:
@@ -118,7 +103,7 @@ def read_backend_settings(settings: Mapping[str, str]) -> BackendSettings:
         InvalidArgument: names the setting, its value and what is expected.
         Unsupported: another version of TensorFlow than 2 is asked for.
     """
-    reader = SettingsReader("backend 'tensorflow': setting", settings)
+    reader = SettingsReader.of_backend("tensorflow", settings)
     if reader.integer("version", 2) != 2:
         raise Unsupported(
             f"backend 'tensorflow': setting 'version' is '{settings['version']}', but only TensorFlow 2 is supported; it "
@@ -126,7 +111,7 @@ def read_backend_settings(settings: Mapping[str, str]) -> BackendSettings:
         )
     _check_fraction(reader)
     return BackendSettings(
-        default_max_batch_size=reader.integer("default-max-batch-size", DEFAULT_MAX_BATCH_SIZE),
+        default_max_batch_size=read_default_max_batch_size("tensorflow", settings),
         allows_soft_placement=reader.boolean("allow-soft-placement") is not False,
     )
 
@@ -139,15 +124,6 @@ def _check_fraction(reader: SettingsReader) -> None:
         fits = False
     if not fits:
         raise reader.fault(key, "a number between 0 and 1")
-
-
-def _boolean(reader: SettingsReader, key: str, *, default: bool) -> bool:
-    text = reader.text(key).strip().lower()
-    if not text:
-        return default
-    if text not in _BOOLEANS:
-        raise reader.fault(key, "true, on, yes or 1; or false, off, no or 0")
-    return _BOOLEANS[text]
 
 
 def _refuse_accelerators(config: ModelConfig) -> None:

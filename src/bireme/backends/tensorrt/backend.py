@@ -9,12 +9,12 @@ import threading
 from dataclasses import replace
 from typing import Final
 
-from bireme.backends.config_check import find_faults
+from bireme.backends.config_check import find_faults, mismatch
 from bireme.backends.interface import ModelContext, Placement
 from bireme.backends.signature import complete
 from bireme.backends.tensorrt.engine import DeviceEngine
 from bireme.backends.tensorrt.instance import TensorRtInstance
-from bireme.backends.tensorrt.runtime import load_libraries, log
+from bireme.backends.tensorrt.runtime import load_libraries
 from bireme.backends.tensorrt.settings import (
     BackendSettings,
     ModelSettings,
@@ -97,12 +97,6 @@ class TensorRtModel:
                 f"autofill failed for model '{config.name}': configuration specified max-batch {completed.max_batch_size} but "
                 f"TensorRT engine only supports max-batch {limit}"
             )
-        if completed.max_batch_size != config.max_batch_size:
-            log.info(
-                "model '%s': max_batch_size is set to %d, as the engine takes no larger batches and the config gives none",
-                config.name,
-                completed.max_batch_size,
-            )
         self._config = with_state_tensors(completed)
         return completed
 
@@ -123,7 +117,7 @@ class TensorRtModel:
                 f"max_batch_size is {config.max_batch_size}, but the engine takes batches of {limit} at most"
             )
         if faults:
-            raise InvalidArgument(f"unable to load model '{config.name}': {'; '.join(faults)}")
+            raise mismatch(config, faults)
         self._config = config
 
     def _batch_limit(self, config: ModelConfig) -> int:

@@ -62,7 +62,7 @@ def read_backend_settings(settings: Mapping[str, str]) -> BackendSettings:
     Raises:
         InvalidArgument: names the setting, its value and what is expected.
     """
-    reader = SettingsReader("backend 'tensorrt': setting", settings)
+    reader = SettingsReader.of_backend("tensorrt", settings)
     reader.boolean("coalesce-request-input")
     policy = reader.choice("execution-policy", ("DEVICE_BLOCKING", "BLOCKING"), "DEVICE_BLOCKING")
     return BackendSettings(

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from bireme.backends.settings import SettingsReader
-from bireme.backends.trees.settings import ALL, ForestSettings, num_threads_per_run
+from bireme.backends.settings import SettingsReader, num_threads_per_instance
+from bireme.backends.trees.settings import ALL, ForestSettings
 from bireme.config import ModelConfig
 from bireme.types import Unsupported
 
@@ -87,7 +87,8 @@ def read_fil_settings(config: ModelConfig, num_cpus: int) -> FilSettings:
         gives_probabilities=reader.boolean("predict_proba") or False,
         threshold=reader.number("threshold"),
         forest=ForestSettings(
-            num_threads=max(0, reader.integer("cpu_nthread", 0)) or num_threads_per_run(config, num_cpus),
+            num_threads=max(0, reader.integer("cpu_nthread", 0))
+            or num_threads_per_instance(config, num_cpus),
             num_iterations=ALL,
             missing=float("nan"),
         ),

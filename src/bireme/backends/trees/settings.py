@@ -1,7 +1,7 @@
 """Settings of tree models: the config's parameters as checked values. Pure.
 
 ==================  ==================================================================================================
-``num_threads``     threads of one run; 0 or absent: the CPUs shared among the instances, see `num_threads_per_run`
+``num_threads``     threads of one run; 0 or absent: the CPUs shared among the instances, see `num_threads_per_instance`
 ``iterations``      rounds of boosting to use: ``all`` (the default), ``best`` (up to the best one, where training stopped
                     early), or their number
 ``missing``         the value that means "missing" in an XGBoost model's input, beside NaN; a number
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from bireme.backends.settings import SettingsReader, num_instances
+from bireme.backends.settings import SettingsReader, num_threads_per_instance
 from bireme.config import ModelConfig
 
 ALL: Final = 0
@@ -44,19 +44,10 @@ def read_settings(config: ModelConfig, num_cpus: int) -> ForestSettings:
     reader = SettingsReader.of_model(config)
     missing = reader.number("missing")
     return ForestSettings(
-        num_threads=reader.count("num_threads") or num_threads_per_run(config, num_cpus),
+        num_threads=reader.count("num_threads") or num_threads_per_instance(config, num_cpus),
         num_iterations=_num_iterations(reader),
         missing=float("nan") if missing is None else missing,
     )
-
-
-def num_threads_per_run(config: ModelConfig, num_cpus: int) -> int:
-    """Return how many threads each of the model's instances may use.
-
-    OpenMP keeps a team of threads for every thread that calls it, so that instances share none: together they are to be no
-    more than the CPUs.
-    """
-    return max(1, num_cpus // max(1, num_instances(config)))
 
 
 def _num_iterations(reader: SettingsReader) -> int:
