@@ -169,7 +169,8 @@ class OnDemand:
             if not self._awaited[name]:
                 del self._awaited[name]
         if not pending.task.done():
-            raise self._too_late(name, request)
+            # The loop may look some microseconds early.
+            raise self._too_late(name, request, until_ns)
         if pending.task.cancelled():
             raise Unavailable(_STOPPING)
         if (error := pending.task.exception()) is not None:
@@ -198,9 +199,9 @@ class OnDemand:
             ends.append(now_ns + request.timeout_us * _US)
         return min(ends)
 
-    def _too_late(self, name: str, request: InferenceRequest | None) -> BiremeError:
+    def _too_late(self, name: str, request: InferenceRequest | None, until_ns: int = 0) -> BiremeError:
         prefix = request.id_prefix if request is not None else ""
-        if request is not None and 0 < request.deadline_ns <= _now_ns():
+        if request is not None and 0 < request.deadline_ns <= max(until_ns, _now_ns()):
             return DeadlineExceeded(
                 f"{prefix}the request's deadline has passed while model '{name}' was loaded"
             )
