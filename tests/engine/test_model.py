@@ -29,6 +29,7 @@ from bireme.engine.timer import DeadlineTimer
 from bireme.telemetry import ModelStatistics, log
 from bireme.testing import FakeBackend
 from bireme.types import (
+    Array,
     BackendFailed,
     Cancelled,
     InferenceRequest,
@@ -292,6 +293,46 @@ def test_failed_execution_answers_the_batch_and_the_model_goes_on() -> None:
         assert h.model.statistics.failures["BACKEND"] == 2
 
     run(scenario, config(batching=ModelDynamicBatching((4,)), max_batch_size=4))
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_a_model_that_ends_its_thread_ends_its_batch_alone(error: BaseException) -> None:
+    def execute(inputs: dict[str, Array]) -> dict[str, Array]:
+        if inputs["X"].any():
+            raise error
+        return {"Y": inputs["X"]}
+
+    async def scenario(h: Harness) -> None:
+        h.send("a", value=1.0)
+        await h.settle()
+        h.send("b")
+        await h.settle()
+
+        assert f"model 'm' version 1 failed: {type(error).__name__}" in str(h.error("a"))
+        assert h.error("b") is None
+
+    run(scenario, config(), FakeBackend(execute))
+
+
+def test_an_input_that_the_instance_refuses_fails_no_other_request() -> None:
+    def execute(inputs: dict[str, Array]) -> dict[str, Array]:
+        if inputs["X"].max() > 1:
+            raise InvalidArgument("too large")
+        return {"Y": inputs["X"]}
+
+    async def scenario(h: Harness) -> None:
+        for value in range(4):
+            h.send(str(value), rows=1, value=value)
+        await h.settle()
+
+        assert [h.error(name) is None for name in ("0", "1", "2", "3")] == [True, True, False, False]
+        assert str(h.error("2")) == "too large"
+        assert {
+            shape for name, response in h.answers if name == "1" for shape in [response.outputs[0].shape]
+        } == {(1, 2)}
+
+    batching = ModelDynamicBatching((4,), 1_000_000)
+    run(scenario, config(batching=batching, max_batch_size=4), FakeBackend(execute))
 
 
 def test_nothing_keeps_a_requests_tensors_once_it_is_answered() -> None:

@@ -143,6 +143,8 @@ class Instance(Protocol):
         `bireme.config.state_tensors.with_state_tensors` of the config.
 
         Raises:
+            InvalidArgument: an input holds what the model does not take, and nothing has been changed: the engine runs the
+                requests of the batch once more, each alone, so that the error is the answer to those that it is about.
             Exception: whatever the framework raises; the engine answers it as `BackendFailed`.
         """
 

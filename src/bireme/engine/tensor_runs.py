@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 
 from bireme.engine.batch import BatchPlan
 from bireme.engine.instances import Results, TensorSlot
-from bireme.types import BackendFailed, BiremeError, Execution
+from bireme.types import BackendFailed, BiremeError, Execution, InferenceRequest, InvalidArgument, Tensor
 
 log = logging.getLogger("bireme.engine")
 
@@ -27,7 +28,10 @@ class TensorRuns:
         self._measures_cpu = measures_cpu
 
     def run(self, slot: TensorSlot, execution: Execution) -> Results:
-        """Execute one batch; on the loop thread or on the slot's. Never raises."""
+        """Execute one batch; on the loop thread or on the slot's. Never raises.
+
+        Where an input of one request is wrong, which only the instance can see, the others are run without it.
+        """
         requests = execution.requests
         execution.compute_start_ns = _now_ns()
         try:
@@ -49,16 +53,35 @@ class TensorRuns:
             results: Results = self._plan.scatter(outputs, requests)
             if states is not None:
                 states.keep(outputs, inputs, requests, sequences, results)
-        except Exception as error:  # noqa: BLE001 - whatever a framework raises becomes the answer
-            results = [self._failure(error)] * len(requests)
+        except (
+            BaseException
+        ) as error:  # SystemExit, too: it ends the batch, not the thread that has others to run
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
+            if isinstance(error, InvalidArgument) and len(requests) > 1 and self._plan.states is None:
+                results = [self._run_alone(slot, request) for request in requests]
+            else:
+                results = [self._failure(error)] * len(requests)
             failed_ns = _now_ns()
             execution.compute_input_end_ns = execution.compute_input_end_ns or failed_ns
             execution.compute_output_start_ns = execution.compute_output_start_ns or failed_ns
         execution.compute_end_ns = _now_ns()
         return results
 
-    def _failure(self, error: Exception) -> BiremeError:
+    def _run_alone(self, slot: TensorSlot, request: InferenceRequest) -> list[Tensor] | BiremeError:
+        """Run a request of a batch that the instance has refused before it changed anything."""
+        try:
+            inputs = self._plan.gather([request], request.batch_size, slot.buffers)
+            (result,) = self._plan.scatter(slot.tensors.execute(inputs), [request])
+        except BaseException as error:  # noqa: BLE001 - as in `run`
+            return self._failure(error)
+        return result
+
+    def _failure(self, error: BaseException) -> BiremeError:
         if isinstance(error, BiremeError):
             return error.with_traceback(None)  # its frames hold the batch's arrays, and it in turn
         log.error("%s failed", self._label, exc_info=error)
-        return BackendFailed(f"{self._label} failed: {str(error).strip()}")
+        text = str(error).strip()
+        if not isinstance(error, Exception):  # whose text alone says little
+            text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        return BackendFailed(f"{self._label} failed: {text}")

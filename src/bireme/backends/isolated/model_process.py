@@ -168,7 +168,7 @@ class _Lane:
             export = self._ledger.export
             exported = [export(Tensor.from_numpy(name, array)) for name, array in results.items()]
             outputs.append(ResponseData(exported))
-        except Exception as error:  # noqa: BLE001 - whatever a framework raises becomes the answer
+        except BaseException as error:  # noqa: BLE001 - SystemExit, too: it ends the batch, not the process
             failure = _describe(error)
         end_ns = _now_ns()
         # What lies in the inputs' memory is let go of first: the leases go back with the answer.
@@ -238,7 +238,8 @@ def _describe(error: BaseException) -> ErrorData:
     if isinstance(error, BiremeError):
         return ErrorData(error.code, error.message)
     traceback.print_exception(error)  # the server knows only its text
-    return ErrorData(_FRAMEWORK, str(error).strip())
+    text = str(error).strip()
+    return ErrorData(_FRAMEWORK, text if isinstance(error, Exception) else f"{type(error).__name__}: {text}")
 
 
 def _describe_failure(error: BaseException) -> ErrorData:
