@@ -88,8 +88,11 @@ class Served:
 
     def infer_at_once(self, model: str, requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
         """Return the outputs of requests that are sent together."""
-        sent = [self.client.async_infer(model, _inputs(inputs)) for inputs in requests]
-        return [_arrays(each.get_result()) for each in sent]
+        return [_arrays(each.get_result()) for each in self.send_at_once(model, requests)]
+
+    def send_at_once(self, model: str, requests: list[dict[str, np.ndarray]]) -> list[Any]:
+        """Return the pending answers of requests that are sent together."""
+        return [self.client.async_infer(model, _inputs(inputs)) for inputs in requests]
 
     def figures(self, model: str) -> tuple[int, int]:
         """Return the number of rows, and of runs for them."""

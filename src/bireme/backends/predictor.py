@@ -157,7 +157,7 @@ def adopt_datatypes(config: ModelConfig, signature: Signature, numeric: frozense
     asked |= {tensor.name: tensor.data_type for tensor in config.output}
 
     def adopt(tensor: TensorSpec) -> TensorSpec:
-        kind = asked.get(tensor.name, "").removeprefix("TYPE_")
+        kind = asked.get(tensor.name, "").removeprefix("TYPE_").replace("STRING", "BYTES")
         return replace(tensor, datatype=kind) if kind in numeric and tensor.datatype in numeric else tensor
 
     return replace(

@@ -83,7 +83,14 @@ class SklearnPredictor:
         def execute(inputs: dict[str, Array]) -> dict[str, Array]:
             limit.apply()
             table = make_table(inputs)
-            return {name: _as_output(method(table), dtype) for name, method, dtype in steps}
+            try:
+                results = [method(table) for _, method, _ in steps]
+            except ValueError as error:  # as estimators say that a value is not for them, such as NaN or a new category
+                raise InvalidArgument(f"{type(self._estimator).__name__}: {' '.join(str(error).split())}") from error
+            return {
+                name: _as_output(result, dtype)
+                for (name, _, dtype), result in zip(steps, results, strict=True)
+            }
 
         return execute
 
