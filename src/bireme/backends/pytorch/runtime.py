@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final
 
 import numpy as np
 
+from bireme.backends.library_log import take_records, warnings_taken
 from bireme.telemetry.log import get_logger
 
 __all__ = ["log", "quiet", "torch"]
@@ -44,30 +43,10 @@ def _import_torch() -> None:
 _import_torch()
 import torch  # noqa: E402 - see above
 
-_filters: Final = threading.RLock()
 
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Send the Python warnings of this block to the log; torch has many, about what its users shall write in future.
-
-    Warnings are a matter of the whole process: those of other threads go the same way meanwhile.
-    """
-    with _filters, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for warning in caught or ():
-        log.debug("%s: %s", warning.category.__name__, warning.message)
-
-
-class _Forward(logging.Handler):
-    """Hands torch's own log lines to ours."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write ``record``; what torch warns about is no reason to alarm an operator."""
-        log.log(
-            logging.ERROR if record.levelno >= logging.ERROR else logging.DEBUG, "%s", record.getMessage()
-        )
+def quiet() -> AbstractContextManager[None]:
+    """Send the Python warnings of a block to the log; torch has many, about what its users shall write in future."""
+    return warnings_taken(partial(log.debug, "%s"))
 
 
 def _route_log() -> None:
@@ -82,9 +61,7 @@ def _route_log() -> None:
             logger = logging.getLogger(name)
             logger.handlers = []
             logger.propagate = True
-    root = logging.getLogger("torch")
-    root.handlers = [_Forward()]
-    root.propagate = False
+    take_records("torch", log)
 
 
 def _expect_readonly_arrays() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-
 from bireme.backends.interface import ModelContext
+from bireme.backends.library_log import ignore_warning
 from bireme.backends.model_file import find_model_file
 from bireme.backends.predictor import PredictorModel
 from bireme.backends.sklearn.estimator_file import FILENAMES, open_estimator
@@ -32,7 +31,7 @@ class SklearnBackend:
         if settings.frame == NO_FRAME:
             select_by_number(estimator)
             # Arrays are what we give to those fitted on DataFrames: the columns are in order.
-            warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
+            ignore_warning("X does not have valid feature names", UserWarning)
         most_jobs = limit_jobs(estimator, settings.num_jobs)
         # Waiting for the threads of joblib, and for code of others, may take any time.
         may_run_inline = most_jobs == 1 and not is_foreign(estimator)

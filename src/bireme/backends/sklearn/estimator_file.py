@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import threading
-import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -13,6 +12,7 @@ from typing import Any, Final
 import joblib
 import sklearn
 
+from bireme.backends.library_log import warnings_taken
 from bireme.backends.model_file import explain_failure
 from bireme.telemetry.log import get_logger
 from bireme.types import InvalidArgument, Unsupported
@@ -29,8 +29,6 @@ METHODS: Final = (
 """What can be asked of an estimator, by the name of the output that it gives."""
 
 log: Final = get_logger("bireme.backends.sklearn")
-# Warnings are caught in a list that is one per process.
-_warnings_lock: Final = threading.Lock()
 
 
 def open_estimator(model: str, path: Path, trusted_types: tuple[str, ...] = ()) -> Any:
@@ -63,12 +61,8 @@ def open_estimator(model: str, path: Path, trusted_types: tuple[str, ...] = ()) 
 
 def with_warnings_in_log(model: str, work: Callable[[], Any]) -> Any:
     """Do ``work`` and log the Python warnings that it gives, each once."""
-    with _warnings_lock, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        result = work()
-    for text in dict.fromkeys(" ".join(str(warning.message).split()) for warning in caught):
-        log.warning("model '%s': %s", model, text)
-    return result
+    with warnings_taken(partial(log.warning, "model '%s': %s", model)):
+        return work()
 
 
 def _read(model: str, path: Path, trusted_types: tuple[str, ...]) -> Any:

@@ -13,11 +13,12 @@ import re
 import sys
 import tempfile
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
+from bireme.backends.library_log import take_records, warnings_taken
 from bireme.telemetry.log import get_logger
 
 __all__ = ["describe_error", "log", "tf", "v1"]
@@ -39,14 +40,6 @@ class _WithoutKeras:
         """Find nothing, but stop an import of what lies in Keras: TensorFlow only looks whether the package is there."""
         if fullname.startswith("keras.") and threading.get_ident() == self._thread:
             raise ModuleNotFoundError("Keras is not needed", name=fullname)
-
-
-class _Forward(logging.Handler):
-    """Hands records of TensorFlow's loggers to ours: its warnings are about programs that use it, no operator's business."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Log ``record``, below the level that it had."""
-        log.log(logging.WARNING if record.levelno >= logging.ERROR else logging.DEBUG, record.getMessage())
 
 
 @contextmanager
@@ -84,13 +77,10 @@ def _without_keras() -> Iterator[None]:
 def _import_tensorflow() -> Any:
     # Errors are raised as well, and reported by whoever asked; an operator who wants them all sets it to 0.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _quiet(), _without_keras(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _quiet(), _without_keras(), warnings_taken(partial(log.debug, "%s")):
         import tensorflow as tf
     for name in ("tensorflow", "absl"):
-        logger = logging.getLogger(name)
-        logger.handlers = [_Forward()]
-        logger.propagate = False
+        take_records(name, log, error_level=logging.WARNING)
     return tf
 
 
