@@ -51,6 +51,15 @@ def test_a_choice_is_one_of_those_that_there_are():
         reader(mode="slow").choice("mode", ("fast", "exact"), "fast")
 
 
+@pytest.mark.parametrize("text", ["-1", "1025", "99999999999999999999"])
+def test_no_model_takes_all_threads_of_the_machine(text):
+    assert reader(threads="1024").count("threads") == 1024
+    with pytest.raises(
+        InvalidArgument, match=f"'threads' is '{text}'; expected a number of threads up to 1024"
+    ):
+        reader(threads=text).count("threads")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("true", True), ("ON", True), ("yes", True), (" 1 ", True), ("off", False), ("0", False)],

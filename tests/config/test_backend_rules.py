@@ -160,7 +160,7 @@ def test_says_what_was_looked_for_and_what_was_found(version_dir):
     assert caught.value.message == (
         "Invalid model name: Could not determine backend for model 'm' with no backend in model configuration. "
         "Expected model name of the form 'model.<backend_name>', or one of these in '1': "
-        f"{', '.join(rule.filename for rule in RULES)}. Found: modle.onnx; did you mean 'model.onnx' instead of 'modle.onnx'?"
+        f"{', '.join(dict.fromkeys(rule.filename for rule in RULES))}. Found: modle.onnx; did you mean 'model.onnx' instead of 'modle.onnx'?"
     )
 
 

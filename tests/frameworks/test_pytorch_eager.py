@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -226,6 +227,20 @@ def test_weights_that_do_not_fit_are_told(tmp_path, content, reason):
 
     assert reason in message
     assert "\n" not in message
+
+
+def test_weights_run_no_code(tmp_path):
+    class Touch:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "touched",)
+
+    save_eager(tmp_path, SCALE)
+    torch.save({"linear.weight": Touch()}, tmp_path / "1" / "model.pt")
+
+    message = refusal(tmp_path, tensors("x:FP32:4", "y:FP32:4"))
+
+    assert "it holds more than tensors, such as pickled classes; expected a state dict" in message
+    assert not (tmp_path / "touched").exists()
 
 
 def test_a_config_without_tensors_is_told_the_arguments(tmp_path):

@@ -13,6 +13,9 @@ from bireme.types import InvalidArgument
 DEFAULT_MAX_BATCH_SIZE: Final = 4
 """Of a model file that batches, when neither its config nor ``--backend-config=default-max-batch-size=N`` gives one."""
 
+MAX_THREADS: Final = 1024
+"""The most that a parameter may ask for."""
+
 BOOLEANS: Final = MappingProxyType(
     {
         **dict.fromkeys(("true", "on", "yes", "1"), True),
@@ -132,10 +135,10 @@ class SettingsReader:
             raise self.fault(key, "a number") from None
 
     def count(self, key: str) -> int:
-        """Return a number of threads; 0 when absent."""
+        """Return a number of threads; 0 when absent. So many that no machine runs them cost all models their threads."""
         value = self.integer(key, 0)
-        if value < 0:
-            raise self.fault(key, "a number of threads, or 0 for the default")
+        if not 0 <= value <= MAX_THREADS:
+            raise self.fault(key, f"a number of threads up to {MAX_THREADS}, or 0 for the default")
         return value
 
     def boolean(self, key: str) -> bool | None:

@@ -146,7 +146,7 @@ def _no_backend(config: ModelConfig, name: str, version_dir: Path | None) -> str
     message += "Expected model name of the form 'model.<backend_name>'"
     if version_dir is None:
         return f"{message}, or a version directory such as '{name}/1' with a model file in it"
-    known = [rule.filename for rule in RULES]
+    known = list(dict.fromkeys(rule.filename for rule in RULES))
     found = sorted(path.name for path in version_dir.iterdir()) if version_dir.is_dir() else []
     message += f", or one of these in '{version_dir.name}': {', '.join(known)}. Found: {', '.join(found) or 'nothing'}"
     near = next(((file, meant) for file in found if (meant := near_name(file, known))), None)

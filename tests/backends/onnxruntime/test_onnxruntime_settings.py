@@ -114,7 +114,7 @@ def test_session_entries_go_by_onnxruntimes_own_names():
     ("parameters", "expected"),
     [
         ({"intra_op_thread_count": "two"}, "'intra_op_thread_count' is 'two'; expected an integer"),
-        ({"intra_op_thread_count": "-1"}, "'intra_op_thread_count' is '-1'; expected a number of threads, or 0 for the default"),
+        ({"intra_op_thread_count": "-1"}, "'intra_op_thread_count' is '-1'; expected a number of threads up to 1024, or 0 for the default"),
         ({"inter_op_thread_count": "1.5"}, "'inter_op_thread_count' is '1.5'; expected an integer"),
         ({"execution_mode": "2"}, "'execution_mode' is '2'; expected 0 (sequential) or 1 (parallel)"),
         ({"enable_mem_arena": "y"}, "'enable_mem_arena' is 'y'; expected true, on"),

@@ -61,7 +61,7 @@ def test_parameters_become_properties(values, properties):
     ("key", "value", "expected"),
     [
         ("INFERENCE_NUM_THREADS", "many", "an integer"),
-        ("CPU_THREADS_NUM", "-1", "a number of threads, or 0 for the default"),
+        ("CPU_THREADS_NUM", "-1", "a number of threads up to 1024, or 0 for the default"),
         ("NUM_STREAMS", "0", "a number of streams, AUTO or NUMA"),
         ("CPU_THROUGHPUT_STREAMS", "all", "a number of streams, AUTO or NUMA"),
         ("PERFORMANCE_HINT", "FAST", "LATENCY, THROUGHPUT, CUMULATIVE_THROUGHPUT"),

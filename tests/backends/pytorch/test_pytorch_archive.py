@@ -29,6 +29,21 @@ def test_the_entries_tell(tmp_path, names, kind):
     assert kind is read_kind(tmp_path / "model")
 
 
+def test_an_archive_in_a_file_that_is_cut_off_is_not_the_file(tmp_path):
+    inner = tmp_path / "inner"
+    with zipfile.ZipFile(inner, "w") as archive:
+        archive.writestr("archive/data.pkl", b"")
+    with zipfile.ZipFile(tmp_path / "model", "w") as archive:
+        archive.writestr("model/models/model.json", b"{}")
+        archive.write(inner, "model/data/weights/model.pt")
+    whole = (tmp_path / "model").read_bytes()
+    assert read_kind(tmp_path / "model") is ArchiveKind.EXPORTED
+
+    (tmp_path / "model").write_bytes(whole[:-20])
+
+    assert read_kind(tmp_path / "model") is ArchiveKind.NO_ARCHIVE
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"PK\x03\x04 cut off", b"version https://git-lfs.github.com/spec/v1\n"]
 )

@@ -33,7 +33,10 @@ def read_kind(path: Path) -> ArchiveKind:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
+            start = min((entry.header_offset for entry in archive.infolist()), default=0)
     except zipfile.BadZipFile:
+        return ArchiveKind.NO_ARCHIVE
+    if start:  # of a file that is cut off, an archive in it: programs hold some, such as their weights
         return ArchiveKind.NO_ARCHIVE
     parts = [name.partition("/")[2] for name in names]  # without the archive's own folder
     if any(_AOTI in name for name in names):

@@ -12,6 +12,7 @@ import threading
 import typing
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Final
 
 from bireme.backends.interface import ModelContext
@@ -160,7 +161,9 @@ def _load_weights(model: str, module: Any, path: Path, device: Any) -> None:
             state = torch.load(str(path), map_location=device, weights_only=True)
         module.load_state_dict(state)
     except Exception as error:
-        reason = explain_failure(path, one_line(error))
+        is_code = isinstance(error, UnpicklingError)  # whose text asks to run it
+        reason = "it holds more than tensors, such as pickled classes" if is_code else one_line(error)
+        reason = explain_failure(path, reason)
         raise InvalidArgument(
             f"unable to load model '{model}': the weights '{path}' don't fit {type(module).__name__}: {reason}; expected a "
             f"state dict, as torch.save(module.state_dict(), path) writes it"

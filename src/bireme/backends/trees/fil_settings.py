@@ -87,8 +87,9 @@ def read_fil_settings(config: ModelConfig, num_cpus: int) -> FilSettings:
         gives_probabilities=reader.boolean("predict_proba") or False,
         threshold=reader.number("threshold"),
         forest=ForestSettings(
-            num_threads=max(0, reader.integer("cpu_nthread", 0))
-            or num_threads_per_instance(config, num_cpus),
+            num_threads=reader.count("cpu_nthread")
+            if reader.integer("cpu_nthread", 0) > 0
+            else num_threads_per_instance(config, num_cpus),
             num_iterations=ALL,
             missing=float("nan"),
         ),
