@@ -10,6 +10,7 @@ from types import ModuleType
 import joblib
 import lightgbm
 import numpy as np
+import pandas as pd
 import pytest
 import xgboost
 from sklearn.base import BaseEstimator
@@ -266,6 +267,28 @@ def test_a_dataframe_is_made_where_the_config_asks_for_one(open_model, monkeypat
     assert (len(ROWS),) == Frames.made[-1]["x0"].shape
 
 
+def test_a_pipeline_that_needs_a_dataframe_gets_one(open_model):
+    table = pd.DataFrame({"width": ROWS[:, 0], "town": TOWNS, "floor": FLOORS})
+    pipeline = make_pipeline(
+        FunctionTransformer(pd.DataFrame.eval, kw_args={"expr": "area = width * floor"}),
+        ColumnTransformer(
+            [("town", OneHotEncoder(handle_unknown="ignore"), ["town"])], remainder="passthrough"
+        ),
+        LogisticRegression(max_iter=1000),
+    ).fit(table, WORDS)
+    columns = "".join(
+        f'input {{ name: "{name}" data_type: TYPE_{kind} dims: 1 }} '
+        for name, kind in [("width", "FP64"), ("town", "STRING"), ("floor", "INT64")]
+    )
+
+    found = open_model(pipeline, parameters(frame="pandas") + "max_batch_size: 128 " + columns).run(
+        width=ROWS[:, :1], town=encode(TOWNS), floor=FLOORS[:, np.newaxis]
+    )
+
+    assert pipeline.predict(table).tolist() == found["predict"][:, 0].tolist()
+    assert np.allclose(found["predict_proba"], pipeline.predict_proba(table))
+
+
 def test_a_dataframes_package_may_be_missing(open_model, monkeypatch):
     def import_nothing(name):
         raise ModuleNotFoundError(name)
@@ -412,7 +435,10 @@ def test_another_version_of_scikit_learn_is_told_in_the_log(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "bireme"):
         OpenModel(SklearnBackend(), path).run(input=ROWS)
 
-    assert "model 'm': Trying to unpickle estimator LogisticRegression from version 00000" in caplog.text
+    assert (
+        "model 'm': InconsistentVersionWarning: Trying to unpickle estimator LogisticRegression from version 00000"
+        in caplog.text
+    )
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -549,10 +575,26 @@ def test_requests_share_a_batch(served):
 def test_missing_values_are_an_error_that_says_so(served):
     from tritonclient.utils import InferenceServerException
 
-    with pytest.raises(InferenceServerException, match="Input X contains NaN") as caught:
+    with pytest.raises(InferenceServerException, match=r"\[400\].*Input X contains NaN") as caught:
         served.infer("batched", input=np.full((1, 4), np.nan))
 
     assert "Traceback" not in caught.value.message()
+
+
+def test_a_missing_value_fails_no_other_request_of_the_batch(served):
+    from tritonclient.utils import InferenceServerException
+
+    rows = [{"input": np.full((1, 4), np.nan) if row == 3 else ROWS[row : row + 1]} for row in range(8)]
+    refused, good = [], []
+
+    for row, answer in enumerate(served.send_at_once("batched", rows)):
+        try:
+            good.append(answer.get_result().as_numpy("predict").item())
+        except InferenceServerException as error:
+            refused.append((row, error.status()))
+
+    assert refused == [(3, "400")]
+    assert good == np.delete(LogisticRegression().fit(ROWS, THREE_CLASSES).predict(ROWS[:8]), 3).tolist()
 
 
 def test_a_wrong_number_of_features_is_the_callers_mistake(served):

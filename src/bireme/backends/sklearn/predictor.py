@@ -85,8 +85,10 @@ class SklearnPredictor:
             table = make_table(inputs)
             try:
                 results = [method(table) for _, method, _ in steps]
-            except ValueError as error:  # as estimators say that a value is not for them, such as NaN or a new category
-                raise InvalidArgument(f"{type(self._estimator).__name__}: {' '.join(str(error).split())}") from error
+            except ValueError as error:  # so estimators say that a value is not for them, such as NaN
+                raise InvalidArgument(
+                    f"{type(self._estimator).__name__}: {' '.join(str(error).split())}"
+                ) from error
             return {
                 name: _as_output(result, dtype)
                 for (name, _, dtype), result in zip(steps, results, strict=True)
