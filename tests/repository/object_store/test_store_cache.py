@@ -1,6 +1,7 @@
 """StoreCache: whole blobs or none, room, what a killed process leaves, two processes at once."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,9 @@ def keep(cache, found=FOUND, content=b"1234", used_ns=None):
     part = cache.new_part()
     part.write_bytes(content)
     blob = cache.blob_path("s3://b", found)
-    cache.keep(part, blob, found)
+    target = cache.new_directory() / "kept"
+    cache.keep(part, blob, found, target)
+    target.unlink()
     if used_ns is not None:
         os.utime(blob, ns=(used_ns, found.modified_ns))
     return blob
@@ -110,6 +113,31 @@ def test_a_cache_that_cannot_be_written_is_an_error(tmp_path):
         StoreError, match=r"cannot use '.*file/cache' as the cache of object stores: Not a directory"
     ):
         StoreCache(tmp_path / "file" / "cache").new_directory()
+
+
+def test_its_own_directory_that_is_no_file_is_an_error_said_once(tmp_path):
+    (tmp_path / "live").touch()
+    with pytest.raises(StoreError, match=r"^cannot use '[^']*' as the cache of object stores: File exists$"):
+        StoreCache(tmp_path).new_directory()
+
+
+def test_what_somebody_has_emptied_is_made_anew(cache, caplog):
+    keep(cache)
+    shutil.rmtree(cache.root)
+    target = cache.new_directory() / "x"
+    assert "was removed by somebody" in caplog.text
+    assert cache.place(keep(cache), FOUND, target)
+
+
+def test_a_blob_belongs_to_a_model_before_another_server_can_remove_it(cache):
+    part, target = cache.new_part(), cache.new_directory() / "x"
+    part.write_bytes(b"1234")
+    target.write_bytes(b"a placeholder")
+    blob = cache.blob_path("s3://b", FOUND)
+    cache.keep(part, blob, FOUND, target)
+    StoreCache(cache.root, max_nbytes=1).make_room(1000)
+    assert blob.exists()
+    assert target.read_bytes() == b"1234"
 
 
 def test_its_own_directory_goes_with_it(tmp_path):

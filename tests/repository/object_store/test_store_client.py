@@ -133,6 +133,15 @@ def test_without_the_library_it_says_what_to_install(monkeypatch):
         StoreClient(parse_location("gs://b"), "gs://b", {})
 
 
+@pytest.mark.parametrize("ask", [StoreClient.list_folders, StoreClient.list_objects])
+def test_an_empty_listing_is_doubted_where_anything_is_said_to_be_there(ask, monkeypatch):
+    client = MemoryClient()
+    assert ask(client) == []
+    monkeypatch.setattr(client_module.load_library("s3"), "head", lambda *_: {"size": 13})
+    with pytest.raises(StoreError, match=r"^s3://bucket: what answers there is no object store"):
+        ask(client)
+
+
 class Guarded(StoreClient):
     """Refuses all keys but one; counts how often a store was opened."""
 

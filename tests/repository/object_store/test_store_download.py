@@ -3,6 +3,7 @@
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,19 @@ def test_files_arrive_whole_and_are_not_fetched_twice(cache, target, tmp_path):
     assert tree(tmp_path / "again") == files
     assert client.fetched == []
     assert not leftovers(cache)
+
+
+def test_a_file_that_is_whole_is_not_held_open(cache, target, monkeypatch):
+    held = []
+    keep = cache.keep
+
+    def count(*arguments):
+        held.append(len([*Path("/proc/self/fd").iterdir()]))
+        keep(*arguments)
+
+    monkeypatch.setattr(cache, "keep", count)
+    fetch(MemoryClient({f"f{number}": b"x" for number in range(200)}), cache, target)
+    assert max(held) - min(held) < 50
 
 
 def test_a_large_file_comes_in_pieces(cache, target, monkeypatch):
@@ -197,10 +211,10 @@ def test_progress_is_said_while_it_lasts(cache, target, monkeypatch, caplog):
 
 def test_pieces_begin_with_the_largest_file():
     arrivals = [
-        download._Arrival(name, StoredObject(name, size, 0, ""), None, None)
+        download._Arrival(StoredObject(name, size, 0, ""), None, None, name)
         for name, size in (("a", 5), ("b", download.PIECE_NBYTES * 3), ("c", 0))
     ]
-    pieces = [(arrival.path, start, end) for arrival, start, end in download._pieces(arrivals)]
+    pieces = [(arrival.target, start, end) for arrival, start, end in download._pieces(arrivals)]
     size = download.PIECE_NBYTES
     assert pieces == [
         ("b", 0, size),

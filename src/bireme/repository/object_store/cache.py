@@ -60,11 +60,18 @@ class StoreCache:
         Raises:
             StoreError: the cache cannot be written.
         """
-        try:
-            path = self._own() / str(next(self._numbers))
-            path.mkdir()
-        except OSError as error:
-            raise self._fault(error) from error
+        number = str(next(self._numbers))
+        with self._lock:
+            path = self._own_locked() / number
+            try:
+                path.mkdir()
+            except FileNotFoundError:  # somebody has emptied the cache
+                log.warning("'%s' was removed by somebody: it is made anew", self._workspace)
+                self._workspace = None
+                path = self._own_locked() / number
+                path.mkdir()
+            except OSError as error:
+                raise self._fault(error) from error
         return path
 
     def new_part(self) -> Path:
@@ -95,10 +102,15 @@ class StoreCache:
             return False
         return True
 
-    def keep(self, part: Path, blob: Path, found: StoredObject) -> None:
-        """Make a blob of a file that has arrived whole."""
+    def keep(self, part: Path, blob: Path, found: StoredObject, target: Path) -> None:
+        """Make a blob of a file that has arrived whole, and put it at ``target``, which may be there.
+
+        At once: between the two, another server that needs room could remove it.
+        """
         part.chmod(0o444)
         os.utime(part, ns=(time.time_ns(), found.modified_ns))
+        target.unlink(missing_ok=True)
+        _link(part, target)
         blob.parent.mkdir(parents=True, exist_ok=True)
         part.replace(blob)
 

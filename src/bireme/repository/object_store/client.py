@@ -43,6 +43,7 @@ _CLIENT: Final = {
 }
 _PROBE_S: Final = 1.0
 _AWS_METADATA: Final = ("169.254.169.254", 80)
+_NOBODYS_KEY: Final = ".bireme/is-this-a-store"
 _GCS_METADATA: Final = ("metadata.google.internal", 80)
 _AWS_ROLES: Final = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -112,6 +113,8 @@ class StoreClient:
 
         def list_them(store: Any) -> list[str]:
             found = self._library.list_with_delimiter(store)
+            if not found["common_prefixes"] and not found["objects"]:
+                self._check_that_it_is_a_store(store)
             return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
 
         return self._call("", list_them)
@@ -144,7 +147,22 @@ class StoreClient:
                 StoredObject(each["path"], each["size"], _to_ns(each["last_modified"]), each["e_tag"] or "")
                 for each in batch
             )
+        if not found:
+            self._check_that_it_is_a_store(store)
         return found
+
+    def _check_that_it_is_a_store(self, store: Any) -> None:
+        """Doubt an empty listing: the library takes any page of XML for one, and a proxy's page would unload all models.
+
+        A store does not know an object that nobody has made; what answers everything does.
+        """
+        try:
+            self._library.head(store, _NOBODYS_KEY)
+        except Exception:  # noqa: BLE001 - whatever it is, it is no page
+            return
+        raise StoreError(
+            f"{self.location.url()}: what answers there is no object store, or a proxy in front of it"
+        )
 
     def _call(self, path: str, function: Callable[[Any], T], *, reads_object: bool = False) -> T:
         store = self._opened()
@@ -164,6 +182,8 @@ class StoreClient:
     def _try(self, path: str, store: Any, function: Callable[[Any], T], *, reads_object: bool) -> T:
         try:
             return function(store)
+        except StoreError:
+            raise
         except Exception as error:
             raise make_fault(self.location.url(path), error, reads_object=reads_object) from error
 

@@ -39,11 +39,11 @@ _THREADS: Final = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="bireme-fet
 class _Arrival:
     """One file on its way."""
 
-    path: str
-    """In the model's directory."""
     found: StoredObject
     blob: Path
     part: Path
+    target: Path
+    """In the model's directory."""
     num_pieces: int = 0
     """Those that are still to come."""
     descriptor: int = -1
@@ -83,17 +83,12 @@ def fetch_files(
         target.parent.mkdir(parents=True, exist_ok=True)
         blob = cache.blob_path(client.location.url(), found)
         if not cache.place(blob, found, target):
-            missing.append(_Arrival(path, found, blob, cache.new_part()))
+            missing.append(_Arrival(found, blob, cache.new_part(), target))
     if not missing:
         return
     fetch = _Fetch(client, cache, what, missing)
     cache.make_room(fetch.total)
     _run(fetch)
-    for arrival in missing:
-        if not cache.place(arrival.blob, arrival.found, directory / arrival.path):
-            raise StoreError(
-                f"'{arrival.blob}' was removed from the cache while a model was being made of it"
-            )
 
 
 def _run(fetch: _Fetch) -> None:
@@ -107,8 +102,7 @@ def _run(fetch: _Fetch) -> None:
             piece.cancel()
         wait(pieces)
         for arrival in fetch.arrivals:
-            if arrival.descriptor >= 0:
-                os.close(arrival.descriptor)
+            _close(arrival)
             arrival.part.unlink(missing_ok=True)
     seconds = time.monotonic() - start_s
     log.log(
@@ -161,7 +155,8 @@ def _fetch_piece(fetch: _Fetch, arrival: _Arrival, start: int, end: int) -> None
             is_whole = arrival.num_pieces == 0
         if is_whole and not fetch.stop.is_set():
             os.fsync(arrival.descriptor)  # a blob has its size and its name only after its bytes
-            fetch.cache.keep(arrival.part, arrival.blob, arrival.found)
+            _close(arrival)
+            fetch.cache.keep(arrival.part, arrival.blob, arrival.found, arrival.target)
             with fetch.lock:
                 fetch.num_files += 1
     except StoreError:
@@ -201,6 +196,13 @@ def _read_piece(fetch: _Fetch, arrival: _Arrival, start: int, end: int) -> None:
                 raise StoreError(f"{error} ({_TRIES} tries)") from error
             log.debug("trying again at byte %d: %s", position, error)
             fetch.stop.wait(_FIRST_PAUSE_S * 2**num_tries)
+
+
+def _close(arrival: _Arrival) -> None:
+    """Let go of a file as soon as it is whole: a model may have more files than a process may hold open."""
+    if arrival.descriptor >= 0:
+        os.close(arrival.descriptor)
+        arrival.descriptor = -1
 
 
 def _write(descriptor: int, view: memoryview, position: int) -> None:
