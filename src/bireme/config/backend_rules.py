@@ -92,6 +92,11 @@ def complete_backend(config: ModelConfig, name: str, version_dir: Path | None) -
     return replace(config, backend=backend, default_model_filename=f"model.{backend}")
 
 
+def filenames_of(backend: str) -> tuple[str, ...]:
+    """Return what the backend's model files are called, in the order in which they are looked for."""
+    return tuple(rule.filename for rule in RULES if rule.backend == backend)
+
+
 def platforms_of(backend: str) -> tuple[str, ...]:
     """Return the platforms that go with a backend that has platforms of its own; empty: any platform goes."""
     return tuple(dict.fromkeys(rule.platform for rule in RULES if rule.backend == backend and rule.platform))

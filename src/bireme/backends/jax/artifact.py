@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from bireme.backends.jax.runtime import export, jax
 from bireme.backends.model_file import explain_failure
 from bireme.backends.signature import Signature, TensorSpec
 from bireme.types import InvalidArgument, Unsupported, datatypes
-
-FILENAMES: Final = ("model.jax",)
 
 
 class Artifact:

@@ -25,11 +25,11 @@ from bireme.backends.onnxruntime.settings import ModelSettings, read_backend_set
 from bireme.backends.onnxruntime.signature import read_signature
 from bireme.backends.signature import complete
 from bireme.config import ModelConfig
+from bireme.config.backend_rules import filenames_of
 from bireme.config.state_tensors import with_state_tensors
 from bireme.ipc.cpu_limit import cpu_limit
 
 _GPU: Final = "KIND_GPU"
-_DEFAULT_FILENAMES: Final = ("model.onnx", "model.ort")
 
 
 class OnnxRuntimeBackend:
@@ -49,7 +49,7 @@ class OnnxRuntimeBackend:
         num_cpus = cpu_limit()
         backend_settings = read_backend_settings(ctx.backend_config, num_cpus)
         settings = read_model_settings(ctx.config, num_cpus)
-        path = find_model_file(ctx, _DEFAULT_FILENAMES)
+        path = find_model_file(ctx, filenames_of(self.name))
         optimization = ctx.config.optimization
         accelerators = optimization.execution_accelerators if optimization is not None else None
         if accelerators is not None and accelerators.gpu_execution_accelerator and not _uses_gpus(ctx.config):

@@ -6,10 +6,11 @@ from bireme.backends.interface import ModelContext
 from bireme.backends.library_log import ignore_warning
 from bireme.backends.model_file import find_model_file
 from bireme.backends.predictor import PredictorModel
-from bireme.backends.sklearn.estimator_file import FILENAMES, open_estimator
+from bireme.backends.sklearn.estimator_file import open_estimator
 from bireme.backends.sklearn.estimators import is_foreign, limit_jobs, select_by_number
 from bireme.backends.sklearn.predictor import SklearnPredictor
 from bireme.backends.sklearn.settings import NO_FRAME, read_settings
+from bireme.config.backend_rules import filenames_of
 from bireme.ipc.cpu_limit import cpu_limit
 
 
@@ -27,7 +28,9 @@ class SklearnBackend:
             Unsupported: it needs a package that is not installed.
         """
         settings = read_settings(ctx.config, cpu_limit())
-        estimator = open_estimator(ctx.name, find_model_file(ctx, FILENAMES), settings.trusted_types)
+        estimator = open_estimator(
+            ctx.name, find_model_file(ctx, filenames_of(self.name)), settings.trusted_types
+        )
         if settings.frame == NO_FRAME:
             select_by_number(estimator)
             # Arrays are what we give to those fitted on DataFrames: the columns are in order.

@@ -17,7 +17,6 @@ from bireme.backends.model_file import explain_failure
 from bireme.telemetry.log import get_logger
 from bireme.types import InvalidArgument, Unsupported
 
-FILENAMES: Final = ("model.joblib", "model.pkl", "model.skops")
 METHODS: Final = (
     "predict",
     "predict_proba",

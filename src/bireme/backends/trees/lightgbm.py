@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from bireme.backends.interface import ModelContext
-from bireme.backends.model_file import explain_failure, find_model_file
+from bireme.backends.model_file import explain_failure
 from bireme.backends.predictor import PredictorModel
 from bireme.backends.trees.forest import Forest
 from bireme.backends.trees.lightgbm_text import find_damage, read_head
-from bireme.backends.trees.predictor import ForestPredictor
-from bireme.backends.trees.settings import ForestSettings, is_worth_threads, read_settings
-from bireme.ipc.cpu_limit import cpu_limit
+from bireme.backends.trees.predictor import load_forest
+from bireme.backends.trees.settings import ForestSettings, is_worth_threads
 from bireme.telemetry.log import get_logger
 from bireme.types import Array, InvalidArgument
 
@@ -21,8 +20,6 @@ try:
     import lightgbm
 except OSError as missing_library:  # libgomp.so.1, which it does not bring along
     raise ImportError(str(missing_library)) from missing_library
-
-FILENAMES: Final = ("model.txt",)
 
 _log: Final = get_logger("bireme.backends.lightgbm")
 
@@ -39,9 +36,7 @@ class LightGbmBackend:
             InvalidArgument: the file or a parameter is wrong.
             NotFound: there is no such file.
         """
-        settings = read_settings(ctx.config, cpu_limit())
-        forest = open_forest(ctx.name, find_model_file(ctx, FILENAMES), settings)
-        return PredictorModel(self.name, ctx, ForestPredictor(forest))
+        return load_forest(self.name, ctx, open_forest)
 
 
 def open_forest(model: str, path: Path, settings: ForestSettings) -> Forest:

@@ -18,20 +18,40 @@ tensor              type     shape                                        holds
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from bireme.backends.predictor import NUMBERS, Execute, adopt_datatypes, output_dtypes
+from bireme.backends.interface import ModelContext
+from bireme.backends.model_file import find_model_file
+from bireme.backends.predictor import NUMBERS, Execute, PredictorModel, adopt_datatypes, output_dtypes
 from bireme.backends.signature import Signature, TensorSpec
 from bireme.backends.trees.forest import Forest
+from bireme.backends.trees.settings import ForestSettings, read_settings
 from bireme.config import ModelConfig
+from bireme.config.backend_rules import filenames_of
+from bireme.ipc.cpu_limit import cpu_limit
 from bireme.types import Array, datatypes
 
 INPUT: Final = "input"
 _FLOATS: Final = ("float32", "float64")
 
 Compute = Callable[[Array], Array]
+
+
+def load_forest(
+    backend: str, ctx: ModelContext, open_forest: Callable[[str, Path, ForestSettings], Forest]
+) -> PredictorModel:
+    """Return a model of the forest in the model file.
+
+    Raises:
+        InvalidArgument: the file or a parameter is wrong.
+        NotFound: there is no such file.
+    """
+    settings = read_settings(ctx.config, cpu_limit())
+    forest = open_forest(ctx.name, find_model_file(ctx, filenames_of(backend)), settings)
+    return PredictorModel(backend, ctx, ForestPredictor(forest))
 
 
 class ForestPredictor:

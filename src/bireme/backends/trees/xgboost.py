@@ -20,18 +20,15 @@ import numpy as np
 import xgboost
 
 from bireme.backends.interface import ModelContext
-from bireme.backends.model_file import explain_failure, find_model_file
+from bireme.backends.model_file import explain_failure
 from bireme.backends.predictor import PredictorModel
 from bireme.backends.trees.forest import Forest
-from bireme.backends.trees.predictor import ForestPredictor
-from bireme.backends.trees.settings import BEST, ForestSettings, is_worth_threads, read_settings
+from bireme.backends.trees.predictor import load_forest
+from bireme.backends.trees.settings import BEST, ForestSettings, is_worth_threads
 from bireme.backends.trees.ubjson import find_damage
 from bireme.backends.trees.xgboost_dense import MARGIN, VALUE, make_predict
-from bireme.ipc.cpu_limit import cpu_limit
 from bireme.telemetry.log import get_logger
 from bireme.types import Array, BackendFailed, InvalidArgument
-
-FILENAMES: Final = ("model.ubj", "model.json", "model.bst")
 
 _log: Final = get_logger("bireme.backends.xgboost")
 # "[14:58:16] WARNING: /workspace/src/common/json.cc:409: Unknown construct"
@@ -51,9 +48,7 @@ class XGBoostBackend:
             InvalidArgument: the file or a parameter is wrong.
             NotFound: there is no such file.
         """
-        settings = read_settings(ctx.config, cpu_limit())
-        forest = open_forest(ctx.name, find_model_file(ctx, FILENAMES), settings)
-        return PredictorModel(self.name, ctx, ForestPredictor(forest))
+        return load_forest(self.name, ctx, open_forest)
 
 
 def open_forest(model: str, path: Path, settings: ForestSettings) -> Forest:
