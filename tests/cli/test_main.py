@@ -36,6 +36,7 @@ def test_help_names_the_commands(capsys):
     assert ["import", "infer", "repo", "serve", "trace"] == [
         line.split()[0] for line in shown.partition("Commands:\n")[2].splitlines()
     ]
+    assert "..." not in shown.partition("Commands:\n")[2]  # nothing is cut off
 
 
 def test_an_unknown_command_is_a_usage_error(capsys):

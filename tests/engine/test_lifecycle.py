@@ -367,6 +367,18 @@ def test_a_version_that_is_named_but_missing_is_only_logged(tmp_path, caplog):
     assert "version 5 is specified for model 'm', but the version directory is not present" in caplog.text
 
 
+def test_a_load_is_told_once_when_it_begins_and_when_it_is_done(tmp_path, caplog):
+    async def main():
+        add_fake_model(tmp_path, "m")
+        async with world(tmp_path) as w:
+            await w.load()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(main())
+    told = [record.getMessage().partition(" in ")[0] for record in caplog.records]
+    assert [text for text in told if "load" in text][:2] == ["loading: m:1", "successfully loaded 'm' version 1"]
+
+
 def test_kind_auto_on_a_cpu_is_told_once_for_each_load(tmp_path, caplog):
     async def main():
         add_fake_model(tmp_path, "m", (1, 2), extra="instance_group [ { }, { } ]")

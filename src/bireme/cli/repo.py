@@ -21,7 +21,7 @@ def repo() -> None:
     """Look at model repositories."""
 
 
-@repo.command()
+@repo.command(short_help="Tell all faults of repositories at once, without serving them.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--no-load", is_flag=True, help="Read files only; open no model.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")

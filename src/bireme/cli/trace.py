@@ -30,7 +30,7 @@ class Run:
         return float(self.trace["request_end"] - self.trace["request_start"])
 
 
-@click.command()
+@click.command(short_help="Send a request and show where its time goes, model by model.")
 @request_options
 @click.option(
     "--load",

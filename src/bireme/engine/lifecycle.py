@@ -185,7 +185,8 @@ class Lifecycle:
         members, problem = await self._gather_members(plan, together)
         outcomes: list[PreparedModel | BiremeError] = [problem] * len(plan.to_load) if problem else []
         if not problem:
-            self._transitions.start_load(record, plan)
+            if plan.dependencies:  # it may have been given up while its composing models loaded
+                self._transitions.start_load(record, plan)
             outcomes = await asyncio.gather(
                 *(self._in_pool(self._loader.load, plan, version) for version in plan.to_load)
             )
