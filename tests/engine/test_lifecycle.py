@@ -376,7 +376,10 @@ def test_a_load_is_told_once_when_it_begins_and_when_it_is_done(tmp_path, caplog
     with caplog.at_level(logging.INFO):
         asyncio.run(main())
     told = [record.getMessage().partition(" in ")[0] for record in caplog.records]
-    assert [text for text in told if "load" in text][:2] == ["loading: m:1", "successfully loaded 'm' version 1"]
+    assert [text for text in told if "load" in text][:2] == [
+        "loading: m:1",
+        "successfully loaded 'm' version 1",
+    ]
 
 
 def test_kind_auto_on_a_cpu_is_told_once_for_each_load(tmp_path, caplog):
