@@ -129,7 +129,7 @@ def test_the_service_of_the_machine_is_asked_with_patience_of_a_second(monkeypat
 
 def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(Unsupported, match=r"gs:// file-system not supported.*pip install 'bireme\[cloud\]'"):
+    with pytest.raises(Unsupported, match=r"gs:// file-system not supported.*pip install obstore"):
         StoreClient(parse_location("gs://b"), "gs://b", {})
 
 

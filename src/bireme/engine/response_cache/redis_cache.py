@@ -27,7 +27,7 @@ try:
     from redis.retry import Retry
 except ImportError as error:
     raise InvalidArgument(
-        f"cache 'redis' needs the package 'redis' (pip install 'bireme[redis]'): {error}"
+        f"cache 'redis' needs the package 'redis' ({error}); install it with: pip install redis"
     ) from error
 
 log = logging.getLogger("bireme.engine")

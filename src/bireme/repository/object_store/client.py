@@ -219,7 +219,7 @@ def load_library(scheme: str) -> ModuleType:
         import obstore
     except ImportError as error:
         raise Unsupported(
-            f"{scheme}:// file-system not supported. To enable, install obstore: pip install 'bireme[cloud]'"
+            f"{scheme}:// file-system not supported. To enable it: pip install obstore"
         ) from error
     return obstore  # type: ignore[no-any-return]
 

@@ -23,7 +23,10 @@ from bireme.types import InvalidArgument, Sample, Span
 log = server_log.get_logger(__name__)
 
 SERVICE: Final = "triton-inference-server"
-_MISSING: Final = "trace mode 'opentelemetry' needs OpenTelemetry's library, which is not installed: pip install 'bireme[otel]'"
+_MISSING: Final = (
+    "trace mode 'opentelemetry' needs packages that are not installed; install them with: pip install "
+    "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+)
 
 
 class OtlpExporter:
