@@ -61,7 +61,7 @@ _BUILT_IN: Final = MappingProxyType(
             "PyTorchBackend",
             "torch",
             gpus=GpuBuild(
-                "torch", "lib/*torch_cuda*", "a build for CUDA, from https://download.pytorch.org/whl/"
+                "torch", "lib/*torch_cuda*", "a build for CUDA, by the command that pytorch.org gives"
             ),
         ),
         "python": _BuiltIn("bireme.backends.python.backend", "PythonBackend", "msgspec", gpus=GpuBuild()),
