@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from bireme.backends.interface import ModelContext, Placement
+from bireme.backends.interface import ModelContext
 from bireme.backends.openvino.backend import OpenVinoBackend
 from bireme.backends.openvino.runtime import ov
 from bireme.config import ModelConfig
 from bireme.config.model_config import ModelInput, ModelInstanceGroup, ModelOutput, ModelParameter
-from bireme.engine.batch import BatchPlan, GatherBuffers
-from bireme.types import Array, BiremeError, InferenceRequest, Tensor, datatypes
+from opened_model import OpenedModel
 
 ops = ov.opset13
 OV_TYPES = {
@@ -134,38 +133,11 @@ def parameters(**values: str) -> dict[str, ModelParameter]:
     return {key: ModelParameter(value) for key, value in values.items()}
 
 
-class OpenModel:
-    """A model that is ready to execute; ``infer`` is what a client would see."""
+class OpenModel(OpenedModel):
+    """A model of OpenVINO's."""
 
     def __init__(self, ctx: ModelContext) -> None:
-        self.loaded = OpenVinoBackend().load(ctx)
-        try:
-            self.config = self.loaded.complete_config(ctx.config)
-            self.loaded.check_config(self.config)
-            self.instance = self.loaded.create_instance(Placement("m_0"))
-        except BaseException:
-            self.loaded.close()
-            raise
-        self.plan = BatchPlan(self.config)
-
-    def execute(self, **inputs: Array) -> dict[str, Array]:
-        return self.instance.execute(inputs)
-
-    def infer(self, inputs: dict[str, Array]) -> dict[str, Tensor]:
-        kinds = {tensor.name: datatypes.from_config_name(tensor.data_type) for tensor in self.config.input}
-        given = {name: Tensor.from_numpy(name, array, kinds[name]) for name, array in inputs.items()}
-        request = InferenceRequest("m", given, lambda _request, _response: None)
-        if self.config.max_batch_size:
-            request.batch_size = next(iter(given.values())).shape[0]
-        arrays = self.plan.gather([request], request.batch_size, GatherBuffers())
-        (result,) = self.plan.scatter(self.instance.execute(arrays), [request])
-        if isinstance(result, BiremeError):
-            raise result
-        return {tensor.name: tensor for tensor in result}
-
-    def close(self) -> None:
-        self.instance.close()
-        self.loaded.close()
+        super().__init__(OpenVinoBackend(), ctx)
 
 
 def context(folder: Path, config: ModelConfig = EMPTY, **backend_config: str) -> ModelContext:

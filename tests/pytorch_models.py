@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from bireme.backends.interface import ModelContext, Placement
+from bireme.backends.interface import ModelContext
 from bireme.backends.pytorch.backend import PyTorchBackend
 from bireme.backends.pytorch.runtime import torch
 from bireme.config import ModelConfig, parse_text
 from bireme.config.instance_groups import normalise_instance_groups
 from bireme.types import Array
+from opened_model import OpenedModel
 
 TORCHSCRIPT = "1/model.pt"
 EXPORTED = "1/model.pt2"
@@ -215,28 +216,13 @@ def make_config(text: str) -> ModelConfig:
     return normalise_instance_groups(config)
 
 
-class OpenModel:
-    """A model that is open as the engine opens it, with one instance or more."""
+class OpenModel(OpenedModel):
+    """A model of PyTorch's, with one instance or more."""
 
     def __init__(self, model_dir: Path, text: str = "", *, count: int = 1, **backend_config: str) -> None:
         settings = {key.replace("_", "-"): value for key, value in backend_config.items()}
         ctx = ModelContext("m", 1, model_dir, model_dir / "1", make_config(text), settings)
-        self.loaded = PyTorchBackend().load(ctx)
-        try:
-            self.config = self.loaded.complete_config(ctx.config)
-            self.loaded.check_config(self.config)
-            self.instances = [self.loaded.create_instance(Placement(f"m_{index}")) for index in range(count)]
-        except BaseException:
-            self.loaded.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *what: object) -> None:
-        for instance in self.instances:
-            instance.close()
-        self.loaded.close()
+        super().__init__(PyTorchBackend(), ctx, count=count)
 
     def execute(self, instance: int = 0, **inputs: Array) -> dict[str, Array]:
         return self.instances[instance].execute(inputs)

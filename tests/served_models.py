@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tritonclient.http as triton_http
 
-from bireme.backends.interface import Backend, ModelContext, Placement
+from bireme.backends.interface import Backend, ModelContext
 from bireme.backends.predictor import PredictorModel
 from bireme.config import ModelConfig, parse_text
 from bireme.config.model_config import ModelInstanceGroup
 from bireme.types import datatypes
 from e2e_server import RunningServer
+from opened_model import OpenedModel
 
 RNG = np.random.default_rng(7)
 ROWS = RNG.normal(size=(120, 4))
@@ -43,25 +45,17 @@ def context(path: Path, config: str = "", **backend_config: str) -> ModelContext
     """Return the context of the model file at ``path``."""
     parsed = parse_text(f'name: "m" {config}', "config.pbtxt") if config else ModelConfig(name="m")
     groups = parsed.instance_group or (ModelInstanceGroup("m", "KIND_CPU", 1),)
-    parsed = ModelConfig(**{**_fields(parsed), "instance_group": groups})
+    parsed = replace(parsed, instance_group=groups)
     settings = {key.replace("_", "-"): value for key, value in backend_config.items()}
     return ModelContext("m", 1, path.parent.parent, path.parent, parsed, settings)
 
 
-def _fields(config: ModelConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in config.__dataclass_fields__}
-
-
-class OpenModel:
-    """A model that is ready to execute."""
+class OpenModel(OpenedModel):
+    """A model of a backend that is a `bireme.backends.predictor.Predictor`."""
 
     def __init__(self, backend: Backend, path: Path, config: str = "", **backend_config: str) -> None:
-        ctx = context(path, config, **backend_config)
-        self.loaded = backend.load(ctx)
+        super().__init__(backend, context(path, config, **backend_config))
         assert isinstance(self.loaded, PredictorModel)
-        self.config = self.loaded.complete_config(ctx.config)
-        self.loaded.check_config(self.config)
-        self.instance = self.loaded.create_instance(Placement("m_0"))
 
     def tensors(self) -> list[tuple[str, str, tuple[int, ...]]]:
         """Name, type and dims of each input and output in the config."""
@@ -71,8 +65,7 @@ class OpenModel:
             for tensor in listed
         ]
 
-    def run(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-        return self.instance.execute(inputs)
+    run = OpenedModel.execute
 
 
 class Served:

@@ -9,13 +9,14 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from bireme.backends.interface import ModelContext, Placement
+from bireme.backends.interface import ModelContext
 from bireme.backends.tensorflow.backend import TensorFlowBackend
 from bireme.backends.tensorflow.runtime import tf, v1
 from bireme.config import parse_text
 from bireme.config.model_config import ModelInstanceGroup
+from opened_model import OpenedModel
 
 SAVED_MODEL = "1/model.savedmodel"
 FROZEN_GRAPH = "1/model.graphdef"
@@ -102,37 +103,20 @@ def build_sum() -> None:
     tf.split(x, [1, 2], axis=1, name="parts")
 
 
-class OpenModel:
-    """A model that is open in this process and ready to execute."""
+class OpenModel(OpenedModel):
+    """A model of TensorFlow's, in this process."""
 
     def __init__(
         self, model_dir: Path, text: str = "", backend_config: Mapping[str, str] | None = None
     ) -> None:
         config = parse_text(text, "config.pbtxt")
         is_graph = (model_dir / FROZEN_GRAPH).exists()
-        self.config = replace(
+        config = replace(
             config,
             name="m",
             backend="tensorflow",
             platform=config.platform or ("tensorflow_graphdef" if is_graph else "tensorflow_savedmodel"),
             instance_group=config.instance_group or (ModelInstanceGroup("m", "KIND_CPU", 1),),
         )
-        context = ModelContext("m", 1, model_dir, model_dir / "1", self.config, backend_config or {})
-        self.loaded = TensorFlowBackend().load(context)
-        try:
-            self.config = self.loaded.complete_config(self.config)
-            self.loaded.check_config(self.config)
-            self.instance = self.loaded.create_instance(Placement("m_0"))
-        except BaseException:
-            self.loaded.close()
-            raise
-
-    def execute(self, **inputs: Any) -> dict[str, Any]:
-        return self.instance.execute(inputs)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.instance.close()
-        self.loaded.close()
+        context = ModelContext("m", 1, model_dir, model_dir / "1", config, backend_config or {})
+        super().__init__(TensorFlowBackend(), context)
