@@ -79,16 +79,20 @@ class Served:
         """Return all outputs of a model by name."""
         return _arrays(self.client.infer(model, _inputs(inputs)))
 
-    def infer_at_once(self, model: str, requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-        """Return the outputs of requests that are sent together."""
-        return [_arrays(each.get_result()) for each in self.send_at_once(model, requests)]
+    def infer_at_once(
+        self, model: str, requests: list[dict[str, np.ndarray]]
+    ) -> tuple[list[dict[str, np.ndarray]], int, int]:
+        """Return the outputs of requests that are sent together, how many rows they were, and in how many runs."""
+        rows, runs = self._figures(model)
+        answers = [_arrays(each.get_result()) for each in self.send_at_once(model, requests)]
+        rows_after, runs_after = self._figures(model)
+        return answers, rows_after - rows, runs_after - runs
 
     def send_at_once(self, model: str, requests: list[dict[str, np.ndarray]]) -> list[Any]:
         """Return the pending answers of requests that are sent together."""
         return [self.client.async_infer(model, _inputs(inputs)) for inputs in requests]
 
-    def figures(self, model: str) -> tuple[int, int]:
-        """Return the number of rows, and of runs for them."""
+    def _figures(self, model: str) -> tuple[int, int]:
         (found,) = self.client.get_inference_statistics(model)["model_stats"]
         return found["inference_count"], found["execution_count"]
 

@@ -358,9 +358,10 @@ def test_a_folder_without_a_config_is_served(served):
 
 
 def test_requests_share_a_batch(served):
-    answers = served.infer_at_once("batched", [{"INPUT__0": X[row : row + 1]} for row in range(7)])
+    answers, rows, runs = served.infer_at_once(
+        "batched", [{"INPUT__0": X[row : row + 1]} for row in range(7)]
+    )
 
-    rows, runs = served.figures("batched")
     assert 7 == rows
     assert runs < 7
     assert np.array_equal(np.concatenate([each["OUTPUT__0"] for each in answers]), X[:7] * 2)

@@ -200,9 +200,10 @@ def test_a_folder_without_a_config_is_served(served, boosters):
 
 
 def test_requests_share_a_batch(served, boosters):
-    answers = served.infer_at_once("batched", [{"input": ROWS[row : row + 1]} for row in range(8)])
+    answers, rows, runs = served.infer_at_once(
+        "batched", [{"input": ROWS[row : row + 1]} for row in range(8)]
+    )
 
-    rows, runs = served.figures("batched")
     assert 8 == rows
     assert runs < 8
     assert np.allclose(

@@ -563,9 +563,10 @@ def test_a_folder_without_a_config_is_served(served, flats):
 
 
 def test_requests_share_a_batch(served):
-    answers = served.infer_at_once("batched", [{"input": ROWS[row : row + 1]} for row in range(8)])
+    answers, rows, runs = served.infer_at_once(
+        "batched", [{"input": ROWS[row : row + 1]} for row in range(8)]
+    )
 
-    rows, runs = served.figures("batched")
     assert 8 == rows
     assert runs < 8
     expected = LogisticRegression().fit(ROWS, THREE_CLASSES).predict_proba(ROWS[:8])

@@ -372,9 +372,8 @@ def test_a_folder_without_a_config_is_served(served, boosters):
 def test_requests_share_a_batch(served, boosters):
     expected = own(boosters["classes"])
 
-    answers = served.infer_at_once("batched", [{"input": X[row : row + 1]} for row in range(8)])
+    answers, rows, runs = served.infer_at_once("batched", [{"input": X[row : row + 1]} for row in range(8)])
 
-    rows, runs = served.figures("batched")
     assert 8 == rows
     assert runs < 8
     assert all(np.allclose(answers[row]["predict"], expected[row : row + 1], atol=1e-6) for row in range(8))
