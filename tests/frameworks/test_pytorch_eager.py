@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -161,10 +163,10 @@ def test_instances_share_weights_and_have_state_of_their_own(tmp_path):
         modules = [model.module(index) for index in (0, 1)]
         model.execute(0, x=np.float32([1, 1]))
         results = model.execute(1, x=np.float32([5, 5]))
+        assert modules[0].linear.weight is modules[1].linear.weight
 
     assert results["y"].tolist() == [5, 5]
     assert [1, 1] == [module.calls for module in modules]
-    assert modules[0].linear.weight is modules[1].linear.weight
 
 
 def test_code_of_a_model_never_runs_on_the_loop_thread(tmp_path):
@@ -227,6 +229,33 @@ def test_weights_that_do_not_fit_are_told(tmp_path, content, reason):
 
     assert reason in message
     assert "\n" not in message
+
+
+def test_a_module_that_refers_to_itself_keeps_no_weights(tmp_path):
+    code = """
+import warnings
+class Circle(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.scripted = torch.jit.script(torch.nn.Linear(4, 4))
+        self.run = self.linear.forward
+        self.linear.owner = [self]
+    def forward(self, x):
+        return self.run(x)
+"""
+    save_eager(tmp_path, code)
+    gc.disable()
+    try:
+        with OpenModel(tmp_path, tensors("x:FP32:-1,4", "y:FP32:-1,4")) as model:
+            weight = weakref.ref(model.module().linear.weight)
+        del model
+
+        assert weight() is None
+    finally:
+        gc.enable()
 
 
 def test_weights_run_no_code(tmp_path):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -179,9 +182,23 @@ def test_instances_share_weights_and_not_state(tmp_path):
         modules = [model.module(index) for index in (0, 1)]
         model.execute(0, x=np.float32([1, 1]))
         results = model.execute(1, x=np.float32([5, 5]))
+        assert modules[0].linear.weight.data_ptr() == modules[1].linear.weight.data_ptr()
 
-    assert modules[0].linear.weight.data_ptr() == modules[1].linear.weight.data_ptr()
     assert results["OUTPUT__0"].tolist() == [5, 5]
+
+
+def test_a_model_that_is_closed_keeps_no_weights_whoever_refers_to_whom(tmp_path):
+    save_exported(tmp_path, Counter(), example(2))
+    gc.disable()
+    try:
+        with OpenModel(tmp_path, count=2) as model:
+            model.execute(1, x=np.float32([5, 5]))
+            weights = [weakref.ref(model.module(index).linear.weight) for index in (0, 1)]
+        del model
+
+        assert [weight() for weight in weights] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("sharing", "total"), [("true", 6), ("false", 5)])

@@ -53,6 +53,8 @@ class ExportedProgram:
     def close(self) -> None:
         """Let go of the weights."""
         self._modules.close()
+        for tensors in (self._program.state_dict, self._program.constants):
+            tensors.clear()
         self._program = None
 
     def _move(self, _module: Any, device: Any) -> Any:

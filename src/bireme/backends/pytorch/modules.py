@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from bireme.backends.pytorch.runtime import quiet
+from bireme.backends.pytorch.runtime import quiet, torch
 
 
 class Modules:
@@ -22,6 +22,7 @@ class Modules:
         self._device = device
         self._move = move
         self._placed: dict[str, Any] = {}
+        self._copies: list[Any] = []
 
     def place(self, device: Any, *, sharing: bool | None) -> Any:
         """Return a module on ``device``; see `bireme.backends.pytorch.program.Program.place`."""
@@ -33,18 +34,35 @@ class Modules:
         if sharing:
             return first
         with quiet():
-            return copy.deepcopy(first) if sharing is False else copy_state(first)
+            another = copy.deepcopy(first) if sharing is False else copy_state(first)
+        self._copies.append(another)
+        return another
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Let go of all of them, and of their weights.
+
+        Modules of ``torch.fx`` and those of users refer to themselves by way of others. So they would keep their weights until
+        the garbage collector comes by, which never looks at what was there when the server started.
+        """
+        for module in (self._module, *self._placed.values(), *self._copies):
+            forget_tensors(module)
         self._module = None
         self._placed.clear()
+        self._copies.clear()
 
     def _on(self, device: Any) -> Any:
         if device is None or device == self._device:
             return self._module
         with quiet():
             return self._move(copy.deepcopy(self._module), device)
+
+
+def forget_tensors(module: Any) -> None:
+    """Take parameters and buffers out of ``module``, which nobody runs any more. Whoever else has them keeps them."""
+    for part in module.modules() if module is not None else ():
+        if not isinstance(part, torch.jit.ScriptModule):  # which is C++'s, and refers to nothing
+            part._parameters.clear()  # noqa: SLF001 - nothing public takes out all
+            part._buffers.clear()  # noqa: SLF001 - as above
 
 
 def copy_state(module: Any) -> Any:
