@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -169,16 +168,6 @@ def test_a_broken_folder_is_told(http, repository):
         InferenceServerException, match=r"saved_model\.pb' is no SavedModel: the file is empty"
     ):
         http.load_model("broken")
-
-
-def test_a_process_that_is_killed_is_started_again(http):
-    (before,) = workers()
-
-    os.kill(before, signal.SIGKILL)
-
-    wait_until(lambda: workers() - {before}, 30)
-    wait_until(lambda: http.is_model_ready("module"), 30)
-    assert [[8.0] * 4] * 2 == ask(http, "module", x=ONES).as_numpy("y").tolist()
 
 
 def test_unloading_gives_all_memory_back(http):

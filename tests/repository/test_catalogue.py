@@ -105,7 +105,7 @@ def test_a_model_that_cannot_be_read_is_unknown_not_gone(two_repositories, monke
 @pytest.mark.parametrize("location", ["gs://bucket/path", "s3://bucket/path", "as://account/container/path"])
 def test_an_object_store_is_refused_by_name_without_its_library(location, monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(Unsupported, match=rf"{location[:5]} file-system not supported.*bireme\[cloud\]"):
+    with pytest.raises(Unsupported, match=rf"{location[:5]} file-system not supported.*pip install obstore"):
         open_storage(location)
 
 
