@@ -379,7 +379,7 @@ WRONG = [
     (["--output=X:FP32:3,x"], "are no dims"),
     (["--shape=5"], "expected NAME:DIMS"),
     (["--shape=Z:5"], "the model has no such input; it has X"),
-    (["--shape=X:5,5"], "is no shape of X"),
+    (["--shape=X:5,5"], "is no shape of X FP32["),
     (["--example=Z=1"], "has no input 'Z'"),
     (["--backend=lightgbm"], "not of 'lightgbm'"),
     (["--backend=nonsense"], "unknown backend 'nonsense'"),

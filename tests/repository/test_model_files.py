@@ -140,6 +140,14 @@ def test_torchscript_tells_what_its_forward_takes(tmp_path):
     ] == torchscript_arguments(path)
 
 
+def test_the_module_of_a_forward_goes_by_any_name(tmp_path):
+    code = b"class Net(Module):\n  def forward(s: __torch__.Net,\n    x: Tensor) -> Tensor:\n    return x\n"
+    data = pickled_global("__torch__", "Net")
+    path = write_zip(tmp_path / "x", "net/data.pkl", "net/code/__torch__.py", data=data, __torch__=code)
+
+    assert [ForwardArgument("x", "Tensor")] == torchscript_arguments(path)
+
+
 def test_torchscript_that_cannot_be_read_tells_nothing(tmp_path):
     assert [] == torchscript_arguments(write(tmp_path / "a", b"PK"))
     assert [] == torchscript_arguments(write_zip(tmp_path / "b", "net/data.pkl", data=b"\x80\x02."))

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Final
 
 _filters: Final = threading.RLock()
+_ignored: Final[set[tuple[str, type[Warning]]]] = set()
 
 
 @contextmanager
@@ -24,6 +25,8 @@ def warnings_taken(write: Callable[[str], None]) -> Iterator[None]:
     """
     with _filters, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        for message, category in _ignored:
+            warnings.filterwarnings("ignore", message, category)
         yield
     texts = (f"{each.category.__name__}: {each.message}" for each in caught)
     for text in dict.fromkeys(" ".join(text.split()) for text in texts):
@@ -33,6 +36,7 @@ def warnings_taken(write: Callable[[str], None]) -> Iterator[None]:
 def ignore_warning(message: str, category: type[Warning]) -> None:
     """Have no thread see such warnings from now on; ``message`` is how they begin."""
     with _filters:
+        _ignored.add((message, category))
         warnings.filterwarnings("ignore", message, category)
 
 

@@ -17,7 +17,12 @@ _MAX_SHOWN_ELEMENTS: Final = 16
 
 @click.command("import", short_help="Make a model folder out of a model file of any framework.")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--name", default="", metavar="NAME", help="Name of the model. Default: the file's.")
+@click.option(
+    "--name",
+    default="",
+    metavar="NAME",
+    help="Name of the model. Default: the file's; of model.onnx and its like, the folder's.",
+)
 @click.option(
     "--to",
     "repository",

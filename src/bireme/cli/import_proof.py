@@ -17,7 +17,7 @@ from bireme.config import ModelConfig, to_json
 from bireme.config.model_config import ModelInput, WarmupInput
 from bireme.engine import BlockingServer, InferResult
 from bireme.engine.warmup_data import make_warmup_tensor
-from bireme.types import BiremeError, InvalidArgument, Tensor
+from bireme.types import BiremeError, InvalidArgument, Tensor, datatypes
 
 _PICTURE_SIZES: Final = (224, 256, 320, 640, 64, 32)
 """Tried for the variable dimensions of what looks like pictures: most networks halve them five times."""
@@ -173,9 +173,8 @@ def _sized(tensor: ModelInput, shape: Sequence[int] | None, attempt: int) -> tup
             want in (-1, size) for want, size in zip(dims, shape, strict=True)
         )
         if not fits or min(shape) < 0:
-            raise InvalidArgument(
-                f"--shape {tensor.name}: {list(shape)} is no shape of {shown(tensor.name, tensor.data_type, dims)}"
-            )
+            wanted = shown(tensor.name, datatypes.from_config_name(tensor.data_type), dims)
+            raise InvalidArgument(f"--shape {tensor.name}: {list(shape)} is no shape of {wanted}")
         return tuple(shape)
     sizes = _PICTURE_SIZES if _is_picture(dims) else _OTHER_SIZES
     size = sizes[min(attempt, len(sizes) - 1)]

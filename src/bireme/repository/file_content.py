@@ -120,7 +120,7 @@ class ForwardArgument(NamedTuple):
 
 
 def torchscript_arguments(path: Path) -> list[ForwardArgument]:
-    """Return what ``forward`` of the TorchScript archive at ``path`` takes, without ``self``; empty when it can't be told.
+    """Return what ``forward`` of the TorchScript archive at ``path`` takes, without the module; empty when it can't be told.
 
     The class is named by the archive's pickle; its code lies in the archive as text.
     """
@@ -140,7 +140,7 @@ def torchscript_arguments(path: Path) -> list[ForwardArgument]:
         return []
     body = re.split(rf"^class {re.escape(named[1])}\b", code, maxsplit=1, flags=re.MULTILINE)[-1]
     body = re.split(r"^class ", body, maxsplit=1, flags=re.MULTILINE)[0]
-    declared = re.search(r"def forward\(self[^,)]*,?(.*?)\) -> ", body, re.DOTALL)
+    declared = re.search(r"def forward\(\w+:[^,)]*,?(.*?)\) -> ", body, re.DOTALL)
     if declared is None:
         return []
     arguments = re.findall(r"(\w+): ((?:[^,\[\]]|\[[^\]]*\](?:\])*)+)", declared[1])

@@ -242,8 +242,8 @@ def _probe_archive(path: Path, start: bytes) -> Format | None:
     if "data.pkl" in inner:
         raise InvalidArgument(
             f"'{path}' was written by torch.save: weights, or a module that only its own code can open. Save the module with "
-            f"its code: torch.jit.script(module).save('model.pt'), or torch.export.save(torch.export.export(module, "
-            f"inputs), 'model.pt2')"
+            f"its code: torch.export.save(torch.export.export(module, inputs), 'model.pt2'), or "
+            f"torch.jit.script(module).save('model.pt')"
         )
     if "config.json" in names and any(name.endswith(".weights.h5") for name in names):
         raise InvalidArgument(
@@ -294,8 +294,8 @@ def _probe_pickle(path: Path, start: bytes) -> Format | None:
     first = next((module.partition(".")[0] for module in modules if module != "builtins"), "")
     if first in ("torch", "collections") and any(module.startswith("torch") for module in modules):
         raise InvalidArgument(
-            f"'{path}' was written by torch.save and holds weights: save the module with its code, as TorchScript or by "
-            f"torch.export"
+            f"'{path}' was written by torch.save and holds weights: save the module with its code, by torch.export or as "
+            f"TorchScript"
         )
     return SKLEARN
 
@@ -305,7 +305,8 @@ def _probe_python(path: Path, _start: bytes) -> Format | None:
         return None
     if b"TritonPythonModel" not in path.read_bytes():
         raise InvalidArgument(
-            f"'{path}' has no class TritonPythonModel, which every Python model has (docs/python-models.md)"
+            f"'{path}' has no class TritonPythonModel, which every Python model has; a class of torch's is served with a "
+            f"config by hand (docs/frameworks.md)"
         )
     return PYTHON
 
