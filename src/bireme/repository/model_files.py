@@ -12,12 +12,12 @@ from typing import Final
 
 import orjson
 
+from bireme.backends.model_file import explain_failure
 from bireme.repository.file_content import archive_names, external_data, pickled_modules, protobuf_fields
 from bireme.repository.layout import is_leftover, parse_version
 from bireme.types import InvalidArgument
 
 _START_SIZE: Final = 512
-_GIT_LFS: Final = b"version https://git-lfs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +155,9 @@ def _for_backend(found: ModelFile, backend: str) -> ModelFile:
 def _of_file(path: Path) -> ModelFile:
     with path.open("rb") as file:
         start = file.read(_START_SIZE)
-    if not start:
-        raise InvalidArgument(f"'{path}' is empty")
-    if start.startswith(_GIT_LFS):
-        raise InvalidArgument(
-            f"'{path}' is a Git LFS pointer, not the model itself; fetch it with: git lfs pull"
-        )
+    damage = explain_failure(path, "")
+    if damage:
+        raise InvalidArgument(f"'{path}': {damage}")
     for offset, magic, what, way_out in _NOT_SERVED:
         if start[offset : offset + len(magic)] == magic:
             raise InvalidArgument(f"'{path}' is {what}, which no backend serves; {way_out}")

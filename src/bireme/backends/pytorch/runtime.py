@@ -67,7 +67,7 @@ def _route_log() -> None:
 def _expect_readonly_arrays() -> None:
     """Have torch say now, once and for all, that it cannot protect a read-only array.
 
-    Requests often are read-only memory. Models get it as it is; `bireme.backends.pytorch.inputs` watches that they only read.
+    Requests often are read-only memory. Models get it as it is; `bireme.backends.pytorch.instance` watches that they only read.
     """
     array = np.zeros(1, np.uint8)
     array.flags.writeable = False
