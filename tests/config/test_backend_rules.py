@@ -164,6 +164,22 @@ def test_says_what_was_looked_for_and_what_was_found(version_dir):
     )
 
 
+def test_a_file_in_place_of_a_folder_is_told_and_the_other_way_round(version_dir):
+    make(version_dir, "model.savedmodel")
+    with pytest.raises(InvalidArgument, match=r"'model\.savedmodel' must be a folder, but is a file"):
+        complete_backend(ModelConfig(), "m", version_dir)
+
+    (version_dir / "model.savedmodel").unlink()
+    (version_dir / "model.xml").symlink_to("nowhere")
+    with pytest.raises(InvalidArgument, match=r"'model\.xml' is a link that leads nowhere"):
+        complete_backend(ModelConfig(), "m", version_dir)
+
+    (version_dir / "model.xml").unlink()
+    (version_dir / "model.graphdef").mkdir()
+    with pytest.raises(InvalidArgument, match=r"'model\.graphdef' must be a file, but is a folder"):
+        complete_backend(ModelConfig(), "m", version_dir)
+
+
 def test_says_that_there_is_nothing(version_dir):
     with pytest.raises(InvalidArgument, match="Found: nothing"):
         complete_backend(ModelConfig(), "m", version_dir)

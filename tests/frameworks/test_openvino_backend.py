@@ -521,6 +521,7 @@ def test_a_file_that_is_no_model_is_explained(tmp_path, content, reason, capfd):
     [
         (None, "model.bin, the file with its weights, is missing"),
         (b"", "model.bin, the file with its weights: the file is empty"),
+        (b"half", "model.bin, the file with its weights, has 4 bytes: Incorrect weights"),
         (b"version https://git-lfs.github.com/spec/v1\noid x", "model.bin, the file with its weights: the file is a Git LFS"),
     ],
 )  # fmt: skip
@@ -615,6 +616,12 @@ def test_precision_is_that_of_the_file_unless_asked_for_less(open_model):
 
     if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         assert "bf16" == compiled_property(faster, "INFERENCE_PRECISION_HINT").get_type_name()
+
+
+def test_threads_for_compiling_are_none_of_the_cpus(open_model, caplog):
+    open_model(make_add(), parameters=parameters(COMPILATION_NUM_THREADS="2"))
+
+    assert "'COMPILATION_NUM_THREADS' is none of OpenVINO's on CPU and has no effect" in caplog.text
 
 
 def test_properties_reach_openvino(open_model, tmp_path, caplog):

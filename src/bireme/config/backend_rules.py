@@ -154,5 +154,11 @@ def _no_backend(config: ModelConfig, name: str, version_dir: Path | None) -> str
     known = list(dict.fromkeys(rule.filename for rule in RULES))
     found = sorted(path.name for path in version_dir.iterdir()) if version_dir.is_dir() else []
     message += f", or one of these in '{version_dir.name}': {', '.join(known)}. Found: {', '.join(found) or 'nothing'}"
+    if misplaced := next((file for file in found if file in known), ""):
+        path = version_dir / misplaced
+        if not path.exists():
+            return f"{message}; '{misplaced}' is a link that leads nowhere"
+        wanted, there = ("a folder", "a file") if path.is_file() else ("a file", "a folder")
+        return f"{message}; '{misplaced}' must be {wanted}, but is {there}"
     near = next(((file, meant) for file in found if (meant := near_name(file, known))), None)
     return message + (f"; did you mean '{near[1]}' instead of '{near[0]}'?" if near else ".")

@@ -228,7 +228,7 @@ class Reader:
         (b"\0binary", None, r"the file is no XML: it begins with b'\x00binary'"),
         (b"<net/>", None, "model.bin, the file with its weights, is missing"),
         (b"\xef\xbb\xbf\n<net/>", b"", "model.bin, the file with its weights: the file is empty"),
-        (b"<net/>", b"bytes", "weights of model.xml"),
+        (b"<net/>", b"bytes", "model.bin, the file with its weights, has 5 bytes: weights of model.xml"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_an_ir_is_told(tmp_path, content, weights, reason):

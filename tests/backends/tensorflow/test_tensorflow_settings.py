@@ -104,6 +104,10 @@ def test_graph_levels_are_those_of_xla(level, expected):
             {"TF_NUM_INTRA_THREADS": "-1"},
             "model 'm': parameter 'TF_NUM_INTRA_THREADS' is '-1'; expected a number of threads",
         ),
+        (
+            {"TF_NUM_INTER_THREADS": "100000"},
+            "'TF_NUM_INTER_THREADS' is '100000'; expected a number of threads up to 1024",
+        ),
         ({"TF_NUM_INTER_THREADS": "many"}, "'TF_NUM_INTER_THREADS' is 'many'; expected an integer"),
         (
             {"TF_USE_PER_SESSION_THREADS": "maybe"},

@@ -10,6 +10,7 @@ from bireme.backends.openvino.devices import CPU
 from bireme.backends.openvino.errors import reason_of
 from bireme.backends.openvino.runtime import log, ov
 from bireme.backends.openvino.settings import (
+    COMPILATION_THREADS,
     OWN_PARAMETERS,
     PRECISION,
     STREAMS,
@@ -47,6 +48,14 @@ def compile_model(core: Any, model: Any, config: ModelConfig, settings: ModelSet
     """
     device = settings.device
     properties = complete_properties(settings, config, num_cpus)
+    if COMPILATION_THREADS in properties and COMPILATION_THREADS not in _properties_of(core, device):
+        log.warning(
+            "model '%s': parameter '%s' is none of OpenVINO's on %s and has no effect",
+            config.name,
+            COMPILATION_THREADS,
+            device,
+        )
+        del properties[COMPILATION_THREADS]
     properties.update(_device_properties(core, config, settings))
     try:
         compiled = core.compile_model(model, device, properties)

@@ -55,7 +55,7 @@ def read_model(core: Any, model: str, path: Path) -> Any:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is about this file
             reason = reason_of(error)
             if "weights" in reason:
-                reason = _explain_weights(path) or reason
+                reason = _explain_weights(path, reason) or reason
     raise InvalidArgument(f"model '{model}': OpenVINO cannot load '{path}': {reason}")
 
 
@@ -68,7 +68,7 @@ def _explain_ir(path: Path) -> str:
     return f"the file is no XML: it begins with {start[:16]!r}"
 
 
-def _explain_weights(path: Path) -> str:
+def _explain_weights(path: Path, told: str) -> str:
     """Say what is wrong with the weights of an IR that cannot be read; empty: nothing. One without weights may lack them."""
     weights = path.with_suffix(".bin")
     if path.suffix != ".xml":
@@ -77,4 +77,4 @@ def _explain_weights(path: Path) -> str:
     if not weights.is_file():
         return f"{label}, is missing"
     reason = explain_failure(weights, "")
-    return f"{label}: {reason}" if reason else ""
+    return f"{label}: {reason}" if reason else f"{label}, has {weights.stat().st_size} bytes: {told}"

@@ -43,6 +43,7 @@ PREFIX: Final = "openvino."
 """In front of a property's name: it is one of OpenVINO's, whether or not this module or the device knows it."""
 
 THREADS: Final = "INFERENCE_NUM_THREADS"
+COMPILATION_THREADS: Final = "COMPILATION_NUM_THREADS"
 STREAMS: Final = "NUM_STREAMS"
 PRECISION: Final = "INFERENCE_PRECISION_HINT"
 PINNING: Final = "ENABLE_CPU_PINNING"
@@ -76,7 +77,7 @@ _BINDINGS: Final = {**BOOLEANS, "numa": True, "hybrid_aware": True}
 OWN_PARAMETERS: Final = frozenset(
     {
         THREADS,
-        "COMPILATION_NUM_THREADS",
+        COMPILATION_THREADS,
         STREAMS,
         HINT,
         MODE,
@@ -180,8 +181,8 @@ def _properties(reader: _Reader, values: Mapping[str, str]) -> Properties:
     }
     if (key := reader.find(THREADS)) and (threads := reader.count(key)):
         properties[THREADS] = threads
-    if (key := reader.find("COMPILATION_NUM_THREADS")) and (threads := reader.count(key)):
-        properties["COMPILATION_NUM_THREADS"] = threads
+    if (key := reader.find(COMPILATION_THREADS)) and (threads := reader.count(key)):
+        properties[COMPILATION_THREADS] = threads
     if key := reader.find(STREAMS):
         properties[STREAMS] = reader.streams(key)
     if key := reader.find(PINNING):

@@ -95,7 +95,7 @@ def _no_saved_model(ctx: ModelContext, folder: Path, wanted: Path) -> Exception:
         return InvalidArgument(
             f"model '{ctx.name}': '{folder}' is a file; a SavedModel is a folder with a saved_model.pb in it"
         )
-    places = sorted({path.parent for path in ctx.version_dir.rglob("saved_model.pb")})
+    places = sorted({path.parent for path in ctx.version_dir.rglob("saved_model.pb") if path.is_file()})
     error = (
         missing_file(ctx.name, wanted, folder)
         if folder.is_dir()

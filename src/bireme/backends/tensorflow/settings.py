@@ -87,13 +87,19 @@ def read_model_settings(config: ModelConfig, num_cpus: int) -> ModelSettings:
     tags = (tag.strip() for tag in reader.text("TF_GRAPH_TAG").split(","))
     return ModelSettings(
         num_intra_threads=reader.count("TF_NUM_INTRA_THREADS") or num_threads,
-        num_inter_threads=reader.integer("TF_NUM_INTER_THREADS", 0) or num_threads,
+        num_inter_threads=_num_inter_threads(reader) or num_threads,
         has_own_threads=reader.boolean("TF_USE_PER_SESSION_THREADS") is not False,
         tags=tuple(tag for tag in tags if tag),
         signature=reader.text("TF_SIGNATURE_DEF"),
         init_ops_file=reader.text("TF_INIT_OPS_FILE"),
         xla_level=_xla_level(config),
     )
+
+
+def _num_inter_threads(reader: SettingsReader) -> int:
+    """Return the number of operators at one time; -1: those of the caller's thread; 0: the default."""
+    is_negative = reader.integer("TF_NUM_INTER_THREADS", 0) < 0
+    return -1 if is_negative else reader.count("TF_NUM_INTER_THREADS")
 
 
 def read_backend_settings(settings: Mapping[str, str]) -> BackendSettings:
