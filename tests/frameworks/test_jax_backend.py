@@ -331,6 +331,18 @@ def test_a_config_is_held_against_the_file(open_model):
         )
 
 
+def test_a_closed_model_keeps_no_weights_in_the_caches_of_jax(open_model):
+    model = open_model(double, spec(N, 4))
+    model.run(INPUT__0=X)
+    exported = model.loaded._predictor._artifact.exported
+    assert exported.mlir_module_serialized
+
+    model.instance.close()
+    model.loaded.close()
+
+    assert exported.mlir_module_serialized == b""
+
+
 def test_closed_instances_say_so(open_model):
     model = open_model(double, spec(N, 4))
     model.instance.close()

@@ -14,6 +14,7 @@ Exported functions do not keep the names of their arguments.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ class Artifact:
 
     def __init__(self, exported: Any) -> None:
         self.exported = exported
+        # JAX's caches keep the function for good, but need not keep its weights, which are in its code.
+        weakref.finalize(self, object.__setattr__, exported, "mlir_module_serialized", b"")
         tree = jax.tree_util
         arguments = tree.tree_unflatten(exported.in_tree, range(exported.in_tree.num_leaves))
         results = tree.tree_unflatten(exported.out_tree, range(exported.out_tree.num_leaves))
