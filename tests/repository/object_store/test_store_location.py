@@ -53,7 +53,7 @@ def test_what_is_wrong_with_a_location_is_said(text, message):
 
 
 def test_a_location_with_a_password_is_refused_and_not_repeated():
-    with pytest.raises(InvalidArgument, match="credentials belong into the environment") as caught:
+    with pytest.raises(InvalidArgument, match="credentials belong in the environment") as caught:
         parse_location("s3://http://user:hunter2@host:80/bucket")
     assert "hunter2" not in caught.value.message
 

@@ -76,7 +76,7 @@ def parse_location(location: str) -> StoreLocation:
     scheme, _, rest = location.partition("://")
     if "@" in rest:  # not repeated: it may be a password
         raise InvalidArgument(
-            f"{scheme}:// location with '@': credentials belong into the environment or into the file that "
+            f"{scheme}:// location with '@': credentials belong in the environment or in the file that "
             "TRITON_CLOUD_CREDENTIAL_PATH names, not into a location"
         )
     if any(character in rest for character in "?#") or not rest.isprintable():
