@@ -94,6 +94,16 @@ def test_a_framework_that_is_not_installed_is_answered_with_the_command(break_im
         get_backend("onnxruntime")
 
 
+def test_a_missing_framework_is_named_not_what_it_would_bring_along(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("bireme.backends.sklearn")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("joblib", "sklearn"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+    with pytest.raises(Unsupported, match=r"needs the package 'sklearn', .* pip install scikit-learn"):
+        get_backend("sklearn")
+
+
 def test_a_framework_that_cannot_be_imported_is_answered_with_the_cause(break_import):
     break_import(ImportError("libgomp.so.1: cannot open shared object file"))
 

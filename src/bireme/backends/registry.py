@@ -12,6 +12,7 @@ import difflib
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -172,7 +173,10 @@ def _make_built_in(name: str, built_in: _BuiltIn) -> Backend:
     try:
         module = import_module(built_in.module)
     except ImportError as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == built_in.package:
+        # What the framework brings along may be missed first, as joblib is without scikit-learn.
+        if isinstance(error, ModuleNotFoundError) and (
+            error.name == built_in.package or find_spec(built_in.package) is None
+        ):
             raise Unsupported(
                 f"backend '{name}' needs the package '{built_in.package}', which is not installed; "
                 f"install it with: pip install {built_in.distribution or built_in.package}"
