@@ -142,6 +142,43 @@ def test_an_empty_listing_is_doubted_where_anything_is_said_to_be_there(ask, mon
         ask(client)
 
 
+def test_a_listing_that_goes_round_in_circles_is_an_error(monkeypatch):
+    real = client_module.load_library("s3").list
+
+    def list_(*arguments, **settings):
+        page = [*real(*arguments, **settings)]
+        while True:
+            yield from page
+
+    monkeypatch.setattr(client_module.load_library("s3"), "list", list_)
+    with pytest.raises(StoreError, match="the listing comes to 'm/1/x' again and never ends"):
+        MemoryClient({"m/1/x": b"1"}).list_objects()
+
+
+class PanicException(BaseException):
+    """As the library raises it."""
+
+
+def test_a_panic_of_the_library_is_an_error_as_any_other(monkeypatch):
+    def get(*_arguments, **_settings):
+        raise PanicException("request valid: InvalidHeaderValue(InvalidHeaderValue)")
+
+    client = MemoryClient({"m/1/x": b"1"})
+    (found,) = client.list_objects()
+    monkeypatch.setattr(client_module.load_library("s3"), "get", get)
+    with pytest.raises(StoreError, match=r"^s3://bucket/m/1/x: request valid: InvalidHeaderValue"):
+        [*client.read(found, 0, 1)]
+
+
+def test_what_ends_the_program_is_no_fault_of_the_store(monkeypatch):
+    def list_(*_arguments, **_settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client_module.load_library("s3"), "list", list_)
+    with pytest.raises(KeyboardInterrupt):
+        MemoryClient().list_objects()
+
+
 class Guarded(StoreClient):
     """Refuses all keys but one; counts how often a store was opened."""
 

@@ -91,7 +91,9 @@ class StoreCache:
         try:
             status = blob.stat()
             if status.st_size != found.size or status.st_mtime_ns // _NS != found.modified_ns // _NS:
-                log.warning("'%s' was changed by somebody: fetching %s again", blob, found.path)
+                log.warning(
+                    "'%s' was changed by somebody, or the object was put again: fetching %s", blob, found.path
+                )
                 blob.unlink()
                 return False
             target.unlink(missing_ok=True)

@@ -43,6 +43,7 @@ _CLIENT: Final = {
 }
 _PROBE_S: Final = 1.0
 _AWS_METADATA: Final = ("169.254.169.254", 80)
+_PANIC: Final = "PanicException"
 _NOBODYS_KEY: Final = ".bireme/is-this-a-store"
 _GCS_METADATA: Final = ("metadata.google.internal", 80)
 _AWS_ROLES: Final = (
@@ -134,15 +135,19 @@ class StoreClient:
         result = self._call(
             found.path, lambda store: self._library.get(store, found.path, options=options), reads_object=True
         )
-        try:
+        with self._told(found.path, reads_object=True):
             for chunk in result.stream(min_chunk_size=_CHUNK):
                 yield memoryview(chunk)
-        except Exception as error:
-            raise make_fault(self.location.url(found.path), error, reads_object=True) from error
 
     def _list(self, store: Any, folder: str) -> list[StoredObject]:
         found: list[StoredObject] = []
+        pages: set[str] = set()
         for batch in self._library.list(store, folder or None, chunk_size=1000):
+            if (first := batch[0]["path"]) in pages:
+                raise StoreError(
+                    f"{self.location.url(folder)}: the listing comes to '{first}' again and never ends"
+                )
+            pages.add(first)
             found.extend(
                 StoredObject(each["path"], each["size"], _to_ns(each["last_modified"]), each["e_tag"] or "")
                 for each in batch
@@ -180,11 +185,19 @@ class StoreClient:
             return self._store
 
     def _try(self, path: str, store: Any, function: Callable[[Any], T], *, reads_object: bool) -> T:
-        try:
+        with self._told(path, reads_object=reads_object):
             return function(store)
+
+    @contextlib.contextmanager
+    def _told(self, path: str, *, reads_object: bool) -> Iterator[None]:
+        """Raise the library's errors as ours; a panic of its Rust, which is none of Python's `Exception`s, is one, too."""
+        try:
+            yield
         except StoreError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+                raise
             raise make_fault(self.location.url(path), error, reads_object=reads_object) from error
 
     def _renew(self, refused: Any) -> bool:

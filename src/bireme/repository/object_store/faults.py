@@ -73,7 +73,7 @@ _CHANGED: Final = frozenset({"PreconditionError", "NotModifiedError"})
 _DENIED: Final = frozenset({"PermissionDeniedError", "UnauthenticatedError"})
 
 
-def make_fault(url: str, error: Exception, *, reads_object: bool = False) -> StoreError:
+def make_fault(url: str, error: BaseException, *, reads_object: bool = False) -> StoreError:
     """Return what to raise for the library's ``error`` about ``url``; ``reads_object``: the listing said that it is there."""
     text = str(error)
     kind = type(error).__name__
