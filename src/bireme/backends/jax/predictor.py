@@ -17,6 +17,7 @@ import numpy as np
 from bireme.backends.jax.artifact import Artifact
 from bireme.backends.jax.runtime import jax, log
 from bireme.backends.jax.settings import JaxSettings, batch_sizes
+from bireme.backends.padding import pad_rows
 from bireme.backends.predictor import Execute
 from bireme.backends.signature import Signature, TensorSpec
 from bireme.config import ModelConfig
@@ -120,16 +121,10 @@ def _with_padding(run: Execute, sizes: tuple[int, ...]) -> Execute:
         size = sizes[min(bisect_left(sizes, num_rows), len(sizes) - 1)]
         if num_rows >= size:
             return run(inputs)
-        results = run({name: _padded(array, size) for name, array in inputs.items()})
+        results = run({name: pad_rows(array, size) for name, array in inputs.items()})
         return {name: result[:num_rows] for name, result in results.items()}
 
     return run_padded
-
-
-def _padded(array: Array, size: int) -> Array:
-    rows = np.zeros((size, *array.shape[1:]), array.dtype)
-    rows[: len(array)] = array
-    return rows
 
 
 def _input_way(tensor: TensorSpec) -> Prepare:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
+from bireme.backends.padding import pad_rows
 from bireme.types import Array, BackendFailed
 
 Execute = Callable[[dict[str, Array]], dict[str, Array]]
@@ -36,11 +35,5 @@ class FixedBatch:
                 f"alone (SKIP_OV_DYNAMIC_BATCHSIZE); the parameter ENABLE_BATCH_PADDING, value YES, has smaller batches "
                 f"filled up"
             )
-        results = self._execute({name: self._filled(array) for name, array in inputs.items()})
+        results = self._execute({name: pad_rows(array, self._size) for name, array in inputs.items()})
         return {name: array[:num_rows] for name, array in results.items()}
-
-    def _filled(self, array: Array) -> Array:
-        # Strings are objects: what is not filled in would be None.
-        filled = np.full((self._size, *array.shape[1:]), b"" if array.dtype.hasobject else 0, array.dtype)
-        filled[: array.shape[0]] = array
-        return filled
