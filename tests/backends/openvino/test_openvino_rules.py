@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from bireme.backends.openvino.batch_padding import FixedBatch
 from bireme.backends.openvino.data_types import differences, narrowed, with_config_types
 from bireme.backends.openvino.devices import check_device
 from bireme.backends.openvino.errors import reason_of
+from bireme.backends.openvino.fixed_batch import FixedBatch
 from bireme.backends.openvino.states import SequenceStart, find_start, without_foreign_controls
 from bireme.backends.signature import Signature, TensorSpec
 from bireme.config import ModelConfig
