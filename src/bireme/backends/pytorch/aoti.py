@@ -16,7 +16,6 @@ import ctypes
 import shutil
 import tempfile
 import zipfile
-from _ctypes import dlclose
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from bireme.backends.pytorch.call_spec import argument_names, result_names
 from bireme.backends.pytorch.interface import Argument, Interface
 from bireme.backends.pytorch.program import Forward
 from bireme.backends.pytorch.runtime import log, quiet, torch
+from bireme.backends.pytorch.shared_library import SharedLibrary
 from bireme.backends.signature import Signature
 from bireme.types import BackendFailed, InvalidArgument, Unsupported
 
@@ -129,7 +129,7 @@ class _Library:
         self._container = ctypes.c_void_p()
         # The file may go once it is loaded: what the process has mapped stays.
         with tempfile.TemporaryDirectory(prefix="bireme_aoti_") as folder, quiet():
-            self._library = ctypes.CDLL(str(_extract_library(path, name, Path(folder))))
+            self._library = SharedLibrary(_extract_library(path, name, Path(folder)))
             self._call(
                 "CreateWithDevice", ctypes.byref(self._container), ctypes.c_size_t(num_runners), b"cpu", None
             )
@@ -138,7 +138,7 @@ class _Library:
         self.input_spec, self.output_spec = ((spec.value or b"").decode() for spec in specs)
         self._inputs = ctypes.c_void_p * self._count("GetNumInputs")
         self._outputs = ctypes.c_void_p * self._count("GetNumOutputs")
-        self._run = self._library.AOTInductorModelContainerRun
+        self._run = self._library.functions.AOTInductorModelContainerRun
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         self._run.argtypes = [pointer, pointer, size, pointer, size, pointer, pointer]
         self._hand_over = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors  # noqa: SLF001 - for this purpose
@@ -162,10 +162,10 @@ class _Library:
     def close(self) -> None:
         """See `_Runner`."""
         self._call("Delete", self._container)
-        dlclose(self._library._handle)  # noqa: SLF001 - ctypes itself never unloads what it loads
+        self._library.close()
 
     def _call(self, name: str, *arguments: Any) -> None:
-        if getattr(self._library, f"AOTInductorModelContainer{name}")(*arguments):
+        if getattr(self._library.functions, f"AOTInductorModelContainer{name}")(*arguments):
             raise OSError(f"{name} of the compiled library failed; it wrote the reason to stderr")
 
     def _count(self, name: str) -> int:
