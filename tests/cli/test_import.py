@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -313,6 +317,39 @@ def test_a_name_that_says_nothing_is_the_folder_s(make, tmp_path):
     make(save_plus_one(tmp_path / "plus/model.onnx"))
 
     assert ["plus"] == names_in(tmp_path / "models")
+
+
+def test_a_name_out_of_a_file_can_stand_in_a_url(make, tmp_path):
+    _, out, _ = make(save_plus_one(tmp_path / "modèle n° 1 (neu).onnx"), "--to", str(tmp_path / "my models"))
+
+    assert ["modele_n_1_neu"] == names_in(tmp_path / "my models")
+    assert f"bireme serve -m '{tmp_path}/my models'" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_import_that_is_stopped_leaves_nothing(tmp_path, number):
+    model = tmp_path / "m.py"
+    model.write_text("print('begun', flush=True)\nimport time\ntime.sleep(60)\n" + PYTHON_MODEL)
+    tensors = ["--input", "X:FP32:4", "--output", "Y:FP32:4"]
+    command = [
+        sys.executable,
+        "-m",
+        "bireme",
+        "import",
+        str(model),
+        "--to",
+        str(tmp_path / "models"),
+        *tensors,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while not any((tmp_path / "models").glob(".import-*/m/1/model.py")):
+            time.sleep(0.02)
+        process.send_signal(number)
+        process.communicate(timeout=20)
+
+    assert process.returncode == 128 + number
+    assert not (tmp_path / "models").exists()
 
 
 @pytest.mark.slow

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import signal
+import threading
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +19,7 @@ if TYPE_CHECKING:  # loads every floor: only when something is really imported
     from bireme.cli.import_steps import Imported, Order
 
 _MAX_SHOWN_ELEMENTS: Final = 16
+_NOT_IN_URLS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @click.command("import", short_help="Make a model folder out of a model file of any framework.")
@@ -136,17 +143,40 @@ def import_model(
         runs=not no_run,
         keeps_nothing=config_only,
     )
-    imported = carry_out(order)
+    with _ended_in_order():
+        imported = carry_out(order)
     if config_only:
         click.echo(imported.config_text, nl=False)
     else:
         _print(order, imported)
 
 
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let SIGTERM end this block as an exit does, which tidies up. (SIGINT does so anyway.)"""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _default_name(file: Path) -> str:
-    """Return the file's name without its ending; of ``model.onnx`` and its like, the folder's."""
+    """Return the file's name without its ending; of ``model.onnx`` and its like, the folder's.
+
+    What may not stand in the path of a URL is left out: servers take paths as they come.
+    """
     path = file.resolve()
-    return path.parent.name if path.stem in ("model", "saved_model") else path.stem
+    name = path.parent.name if path.stem in ("model", "saved_model") else path.stem
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return _NOT_IN_URLS.sub("_", plain).strip("_") or name
 
 
 def _print(order: Order, imported: Imported) -> None:
@@ -181,7 +211,7 @@ def _print(order: Order, imported: Imported) -> None:
     kept = "kept, as it was there" if imported.is_config_kept else "written"
     click.echo(f"  made    {where}, {order.model_dir / 'config.pbtxt'} {kept}")
     click.echo("\nNext:")
-    click.echo(f"  bireme serve -m {order.repository}")
+    click.echo(f"  bireme serve -m {shlex.quote(str(order.repository))}")
     click.echo(f"  {_request(order.name, imported)}")
 
 
@@ -192,7 +222,7 @@ def _request(name: str, imported: Imported) -> str:
     tensors = imported.proof.inputs if imported.proof is not None else ()
     num_elements = sum(prod(tensor.shape) for tensor in tensors)
     if not 0 < num_elements <= _MAX_SHOWN_ELEMENTS:
-        return f"curl localhost:8000/v2/models/{name}"
+        return f"curl {shlex.quote(f'localhost:8000/v2/models/{name}')}"
     inputs = [
         {
             "name": tensor.name,
@@ -203,4 +233,4 @@ def _request(name: str, imported: Imported) -> str:
         for tensor in tensors
     ]
     body = json.dumps({"inputs": inputs})
-    return f"curl localhost:8000/v2/models/{name}/infer -d {shlex.quote(body)}"
+    return f"curl {shlex.quote(f'localhost:8000/v2/models/{name}/infer')} -d {shlex.quote(body)}"
