@@ -1,8 +1,8 @@
-"""Between errors of `bireme.types` and the codes by which processes and models name them."""
+"""Errors of models: what backends say alike, and the codes by which processes and models name them."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NoReturn
 
 from bireme.types import (
     AlreadyExists,
@@ -33,6 +33,15 @@ class ModelError(BiremeError):
     """A model answered a request with an error of its own, of code UNKNOWN."""
 
     reason = "BACKEND"
+
+
+def refuse_run(_inputs: object) -> NoReturn:
+    """Take the place of an instance's ``execute`` when it is closed.
+
+    Raises:
+        BackendFailed: always.
+    """
+    raise BackendFailed("the instance is closed")
 
 
 def make_error(code: str, message: str) -> BiremeError:

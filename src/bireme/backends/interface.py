@@ -116,6 +116,8 @@ class Placement:
     """Of its instance group: the optimization profiles of a TensorRT engine that it uses."""
 
 
+Execute = Callable[[dict[str, Array]], dict[str, Array]]
+"""As `Instance.execute`."""
 ExecuteInto = Callable[[dict[str, Array], Mapping[str, memoryview]], dict[str, Array]]
 """``execute_into(inputs, targets)``: as `Instance.execute`, where an output that fits into the memory ``targets`` has for
 its name may be written to the start of that; its array then is a view of it. What does not fit is no error."""

@@ -1,4 +1,4 @@
-"""Finds the model file of a version, and says why one cannot be opened."""
+"""Finds the files of a version, and says why one cannot be opened."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ def find_model_file(ctx: ModelContext, default_names: Sequence[str]) -> Path:
     path = ctx.version_dir / names[0]
     folder = path if path.is_dir() else ctx.version_dir
     raise missing_file(ctx.name, path / default_names[0] if path.is_dir() else path, folder)
+
+
+def find_named_file(ctx: ModelContext, filename: str) -> Path | None:
+    """Return another file that the config names, in the version directory or else the model's; None: in neither."""
+    places = (ctx.version_dir / filename, ctx.model_dir / filename)
+    return next((place for place in places if place.is_file()), None)
 
 
 def missing_file(model: str, wanted: Path, folder: Path) -> NotFound:

@@ -9,22 +9,19 @@ lists. Where it lists none, the parameter ``outputs`` names them, and without it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
 from bireme.backends.config_check import find_faults, mismatch
 from bireme.backends.devices import refuse_gpu
-from bireme.backends.interface import ModelContext, Placement
+from bireme.backends.errors import refuse_run
+from bireme.backends.interface import Execute, ModelContext, Placement
 from bireme.backends.settings import SettingsReader, read_default_max_batch_size
 from bireme.backends.signature import Signature, TensorSpec, complete, quoted
 from bireme.config import ModelConfig
 from bireme.config.state_tensors import with_state_tensors
 from bireme.telemetry.log import get_logger
-from bireme.types import Array, BackendFailed, InvalidArgument, datatypes
-
-Execute = Callable[[dict[str, Array]], dict[str, Array]]
-"""As `bireme.backends.interface.Instance.execute`."""
+from bireme.types import InvalidArgument, datatypes
 
 OUTPUTS: Final = "outputs"
 """The parameter that names outputs, separated by commas."""
@@ -145,7 +142,7 @@ class PredictorInstance:
 
     def close(self) -> None:
         """Let go of the object."""
-        self.execute = _closed
+        self.execute = refuse_run
 
 
 def adopt_datatypes(config: ModelConfig, signature: Signature, numeric: frozenset[str]) -> Signature:
@@ -170,7 +167,3 @@ def adopt_datatypes(config: ModelConfig, signature: Signature, numeric: frozense
 def output_dtypes(config: ModelConfig) -> dict[str, str]:
     """Return the protocol data type of each output that ``config`` lists, by name."""
     return {output.name: datatypes.from_config_name(output.data_type) for output in config.output}
-
-
-def _closed(_inputs: dict[str, Array]) -> dict[str, Array]:
-    raise BackendFailed("the instance is closed")

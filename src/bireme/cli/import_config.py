@@ -12,6 +12,7 @@ from typing import Final
 
 from bireme.config import ModelConfig, to_text
 from bireme.config.model_config import ModelDynamicBatching, ModelInput, ModelInstanceGroup, ModelOutput
+from bireme.config.reshape import model_dims
 from bireme.repository.model_files import Format
 from bireme.types import InvalidArgument, datatypes
 
@@ -124,7 +125,7 @@ def _final(config: ModelConfig, form: Format) -> ModelConfig:
 
 def _with_batch_as_dim(config: ModelConfig) -> ModelConfig:
     def dims_of(tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
-        return (-1, *(tensor.dims if tensor.reshape is None else tensor.reshape.shape))
+        return (-1, *model_dims(tensor))
 
     return replace(
         config,

@@ -5,7 +5,13 @@ Source: Triton ``InferenceRequest::Normalize`` and ``InferenceResponse::Output::
 
 from __future__ import annotations
 
+from bireme.config.model_config import ModelInput, ModelOutput
 from bireme.types import Array
+
+
+def model_dims(tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
+    """Return the dims that the backend sees: those of ``reshape``, if there is one."""
+    return tensor.dims if tensor.reshape is None else tensor.reshape.shape
 
 
 class Reshape:

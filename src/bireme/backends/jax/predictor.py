@@ -14,11 +14,11 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
+from bireme.backends.interface import Execute
 from bireme.backends.jax.artifact import Artifact
 from bireme.backends.jax.runtime import jax, log
 from bireme.backends.jax.settings import JaxSettings, batch_sizes
 from bireme.backends.padding import pad_rows
-from bireme.backends.predictor import Execute
 from bireme.backends.signature import Signature, TensorSpec
 from bireme.config import ModelConfig
 from bireme.types import Array, InvalidArgument, datatypes

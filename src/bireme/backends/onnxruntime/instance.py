@@ -23,7 +23,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from bireme.backends.interface import ExecuteInto
+from bireme.backends.errors import refuse_run
+from bireme.backends.interface import Execute, ExecuteInto
 from bireme.backends.onnxruntime.direct_output import DirectOutput
 from bireme.backends.onnxruntime.runtime import ort
 from bireme.backends.onnxruntime.settings import ARENA_SHRINKAGE, ModelSettings
@@ -31,8 +32,6 @@ from bireme.backends.signature import Signature
 from bireme.config import ModelConfig
 from bireme.config.model_config import ModelOutput
 from bireme.types import Array, BackendFailed, InvalidArgument, datatypes
-
-Execute = Callable[[dict[str, Array]], dict[str, Array]]
 
 _ONNX_BF16: Final = 16  # TensorProto.BFLOAT16
 _FATAL: Final = 4
@@ -54,7 +53,7 @@ class OnnxInstance:
 
     def close(self) -> None:
         """Let go of the session."""
-        self.execute = _closed
+        self.execute = refuse_run
         self.execute_into = None
 
 
@@ -103,10 +102,6 @@ def check_mix(config: ModelConfig, signature: Signature) -> None:
             f"model '{config.name}': the model file takes strings (input '{texts[0]}') and has BF16 inputs or outputs too; "
             f"onnxruntime's Python interface cannot run such a model: export it with FP16 or FP32 instead of BF16"
         )
-
-
-def _closed(_inputs: dict[str, Array]) -> dict[str, Array]:
-    raise BackendFailed("the instance is closed")
 
 
 def _run_options(settings: ModelSettings) -> Any:

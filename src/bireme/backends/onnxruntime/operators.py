@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bireme.backends.interface import ModelContext
+from bireme.backends.model_file import find_named_file
 
 FUNCTION: Final = "register_operators"
 
@@ -22,8 +23,7 @@ def register_operators(ctx: ModelContext, filename: str, options: Any) -> None:
     Raises:
         Exception: whatever the library or the file's own code fails with.
     """
-    places = [ctx.version_dir / filename, ctx.model_dir / filename]
-    path = next((place for place in places if place.is_file()), Path(filename))
+    path = find_named_file(ctx, filename) or Path(filename)
     if path.suffix != ".py":
         options.register_custom_ops_library(str(path))
         return

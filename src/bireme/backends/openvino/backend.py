@@ -13,7 +13,7 @@ from typing import Any
 
 from bireme.backends.config_check import find_faults, mismatch
 from bireme.backends.devices import refuse_gpu
-from bireme.backends.interface import ExecuteInto, ModelContext, Placement
+from bireme.backends.interface import Execute, ExecuteInto, ModelContext, Placement
 from bireme.backends.openvino import shapes
 from bireme.backends.openvino.compilation import compile_model, convert_types
 from bireme.backends.openvino.data_types import narrowed, with_config_types
@@ -21,7 +21,7 @@ from bireme.backends.openvino.devices import CPU, check_device
 from bireme.backends.openvino.direct_output import DirectOutput, can_place
 from bireme.backends.openvino.errors import reason_of
 from bireme.backends.openvino.fixed_batch import FixedBatch
-from bireme.backends.openvino.instance import Execute, Input, OpenVinoInstance, Output, Runner
+from bireme.backends.openvino.instance import Input, OpenVinoInstance, Output, Runner
 from bireme.backends.openvino.model_files import find_file, read_model
 from bireme.backends.openvino.runtime import log, ov
 from bireme.backends.openvino.settings import ModelSettings, read_model_settings

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from bireme.backends.interface import Execute
 from bireme.backends.padding import pad_rows
 from bireme.types import Array, BackendFailed
-
-Execute = Callable[[dict[str, Array]], dict[str, Array]]
 
 
 class FixedBatch:

@@ -27,13 +27,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from bireme.backends.interface import ExecuteInto
+from bireme.backends.errors import refuse_run
+from bireme.backends.interface import Execute, ExecuteInto
 from bireme.backends.openvino.errors import reason_of
 from bireme.backends.openvino.states import SequenceStart
 from bireme.backends.openvino.tensors import borrow, borrow_bf16, contiguous, from_bytes, to_bytes
 from bireme.types import Array, BackendFailed
-
-Execute = Callable[[dict[str, Array]], dict[str, Array]]
 
 MIN_GIVEN_NBYTES: Final = 1 << 20
 MAX_GIVEN_NBYTES: Final = 32 << 20
@@ -196,7 +195,7 @@ class OpenVinoInstance:
 
     def close(self) -> None:
         """Let go of the request."""
-        self.execute = _closed
+        self.execute = refuse_run
         self.execute_into = None
 
 
@@ -213,7 +212,3 @@ def _to_tensor(each: Input, array: Array) -> Any:
     if each.datatype == "BYTES":
         return from_bytes(array)
     return borrow_bf16(array) if each.datatype == "BF16" else borrow(array)
-
-
-def _closed(_inputs: dict[str, Array]) -> dict[str, Array]:
-    raise BackendFailed("the instance is closed")

@@ -18,6 +18,7 @@ from bireme.backends.openvino.errors import reason_of
 from bireme.backends.openvino.signature import has_known_rank, read_signature, shape_of
 from bireme.backends.signature import Signature, TensorSpec
 from bireme.config import ModelConfig
+from bireme.config.reshape import model_dims
 from bireme.types import InvalidArgument
 
 
@@ -30,7 +31,7 @@ def take_config_shapes(model: Any, config: ModelConfig) -> None:
     names = list(read_signature(model, config).inputs)
     batch = (-1,) if config.max_batch_size > 0 else ()
     shapes = {
-        names.index(tensor.name): (*batch, *(tensor.dims if tensor.reshape is None else tensor.reshape.shape))
+        names.index(tensor.name): (*batch, *model_dims(tensor))
         for tensor in config.input
         if tensor.name in names
     }

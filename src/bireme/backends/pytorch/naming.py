@@ -18,6 +18,7 @@ from bireme.backends.pytorch.interface import ANY, DICTIONARY, TEXTS, Argument, 
 from bireme.backends.signature import quoted
 from bireme.config import ModelConfig
 from bireme.config.faults import near_name
+from bireme.config.reshape import model_dims
 from bireme.config.state_tensors import server_inputs, server_outputs, with_state_tensors
 from bireme.types import InvalidArgument
 
@@ -235,12 +236,10 @@ def find_type_faults(config: ModelConfig, bindings: Bindings, interface: Interfa
         if tensor is not None:
             given = TEXTS if tensor.data_type == "TYPE_STRING" else "Tensor"
             faults.extend(_argument_fault(binding, tensor.data_type, given))
-            dims = tensor.dims if tensor.reshape is None else tensor.reshape.shape
-            faults.extend(_text_fault(config, "input", tensor.name, tensor.data_type, dims))
+            faults.extend(_text_fault(config, "input", tensor.name, tensor.data_type, model_dims(tensor)))
     for output in bindings.outputs:
         listed = outputs[output.name]
-        dims = listed.dims if listed.reshape is None else listed.reshape.shape
-        faults.extend(_text_fault(config, "output", listed.name, listed.data_type, dims))
+        faults.extend(_text_fault(config, "output", listed.name, listed.data_type, model_dims(listed)))
         declared = (
             interface.output_types[output.position : output.position + 1] if output.position >= 0 else ()
         )

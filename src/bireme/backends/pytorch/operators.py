@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Final, TypeVar
 
 from bireme.backends.interface import ModelContext
+from bireme.backends.model_file import find_named_file
 from bireme.backends.pytorch.errors import one_line
 from bireme.backends.pytorch.runtime import log, quiet, torch
 from bireme.types import InvalidArgument, Unsupported
@@ -30,10 +31,8 @@ def load_libraries(ctx: ModelContext) -> None:
     """
     operations = ctx.config.model_operations
     for filename in operations.op_library_filename if operations is not None else ():
-        places = [ctx.version_dir / filename, ctx.model_dir / filename]
-        path = next((str(place) for place in places if place.is_file()), filename)
         try:
-            torch.ops.load_library(path)
+            torch.ops.load_library(str(find_named_file(ctx, filename) or filename))
         except OSError as error:
             raise InvalidArgument(
                 f"model '{ctx.name}': model_operations: operator library '{filename}' cannot be loaded: {one_line(error.__cause__ or error)}"

@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 from sklearn.exceptions import NotFittedError
 
-from bireme.backends.predictor import NUMBERS, Execute, adopt_datatypes, output_dtypes
+from bireme.backends.interface import Execute
+from bireme.backends.predictor import NUMBERS, adopt_datatypes, output_dtypes
 from bireme.backends.signature import Signature, TensorSpec
 from bireme.backends.sklearn.estimator_file import METHODS, log, with_warnings_in_log
 from bireme.backends.sklearn.settings import MATRIX, SklearnSettings

@@ -12,12 +12,12 @@ from typing import Final, Protocol
 
 from bireme.backends.config_check import find_faults, mismatch
 from bireme.backends.devices import refuse_gpu
-from bireme.backends.interface import ModelContext, Placement
+from bireme.backends.interface import Execute, ModelContext, Placement
 from bireme.backends.model_file import find_model_file
 from bireme.backends.settings import describe_unknown
 from bireme.backends.signature import complete
 from bireme.backends.tensorflow.frozen_graph import FrozenGraph
-from bireme.backends.tensorflow.instance import Execute, TensorFlowInstance, make_execute
+from bireme.backends.tensorflow.instance import TensorFlowInstance, make_execute
 from bireme.backends.tensorflow.runtime import log
 from bireme.backends.tensorflow.saved_model import SavedModel
 from bireme.backends.tensorflow.session import OpenGraph

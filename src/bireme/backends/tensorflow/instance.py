@@ -20,14 +20,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from bireme.backends.errors import refuse_run
+from bireme.backends.interface import Execute
 from bireme.backends.signature import Signature
 from bireme.backends.tensorflow.runtime import describe_error, tf
 from bireme.backends.tensorflow.session import OpenGraph
 from bireme.backends.tensorflow.signature import GraphSignature
 from bireme.config import ModelConfig
 from bireme.types import Array, BackendFailed
-
-Execute = Callable[[dict[str, Array]], dict[str, Array]]
 
 _BFLOAT16: Final = np.dtype(tf.bfloat16.as_numpy_dtype)
 
@@ -45,11 +45,7 @@ class TensorFlowInstance:
 
     def close(self) -> None:
         """Let go of the session."""
-        self.execute = _closed
-
-
-def _closed(_inputs: dict[str, Array]) -> dict[str, Array]:
-    raise BackendFailed("the instance is closed")
+        self.execute = refuse_run
 
 
 class GraphRun:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bireme.backends.interface import ModelContext
-from bireme.backends.model_file import explain_failure
+from bireme.backends.model_file import explain_failure, find_named_file
 from bireme.backends.signature import quoted
 from bireme.backends.tensorflow.runtime import describe_error, tf, v1
 from bireme.backends.tensorflow.settings import BackendSettings, ModelSettings
@@ -75,8 +75,7 @@ def _session_config(settings: ModelSettings, backend_settings: BackendSettings) 
 def _load_operators(ctx: ModelContext) -> None:
     operations = ctx.config.model_operations
     for filename in operations.op_library_filename if operations is not None else ():
-        places = [ctx.version_dir / filename, ctx.model_dir / filename]
-        path = next((place for place in places if place.is_file()), Path(filename))
+        path = find_named_file(ctx, filename) or Path(filename)
         try:
             tf.load_op_library(str(path))
         except Exception as error:
@@ -104,12 +103,11 @@ def _run_init_ops(ctx: ModelContext, opened: OpenGraph, filename: str) -> None:
 
 
 def _read_init_ops(ctx: ModelContext, filename: str, label: str) -> list[str]:
-    """Return the names of operations in the file of the version's directory, or else of the model's.
+    """Return the names of operations in the file.
 
     Source: Triton ``tensorflow.cc`` (CreateModel).
     """
-    places = [ctx.version_dir / filename, ctx.model_dir / filename]
-    path = next((place for place in places if place.is_file()), None)
+    path = find_named_file(ctx, filename)
     if path is None:
         raise NotFound(f"{label}: there is no such file in '{ctx.version_dir}' or '{ctx.model_dir}'")
     try:

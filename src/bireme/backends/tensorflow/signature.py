@@ -17,7 +17,7 @@ from typing import Any, Final
 from bireme.backends.config_check import BATCH_INPUT_RANKS
 from bireme.backends.signature import Signature, TensorSpec, quoted
 from bireme.config import ModelConfig
-from bireme.config.model_config import ModelInput, ModelOutput
+from bireme.config.reshape import model_dims
 from bireme.config.state_tensors import with_state_tensors
 from bireme.types import InvalidArgument
 
@@ -119,9 +119,9 @@ def with_ranks(found: GraphSignature, config: ModelConfig) -> Signature:
         for entry in config.batch_input
         for name in entry.target_name
     }
-    shapes |= {tensor.name: (*leading, *_dims(tensor)) for tensor in config.input}
+    shapes |= {tensor.name: (*leading, *model_dims(tensor)) for tensor in config.input}
     shapes |= {tensor.name: (-1,) for tensor in config.input if tensor.allow_ragged_batch}
-    outputs = {tensor.name: (*leading, *_dims(tensor)) for tensor in config.output}
+    outputs = {tensor.name: (*leading, *model_dims(tensor)) for tensor in config.output}
     signature = found.signature
     return Signature(
         _ranked(signature.inputs, found.unranked_inputs, shapes),
@@ -154,7 +154,3 @@ def check_ranks(found: GraphSignature, config: ModelConfig) -> None:
             f"model '{config.name}': the model file does not say what shape {quoted(sorted(unranked))} has; list all inputs and "
             f"outputs in config.pbtxt, with their dims"
         )
-
-
-def _dims(tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
-    return tuple(tensor.dims if tensor.reshape is None else tensor.reshape.shape)

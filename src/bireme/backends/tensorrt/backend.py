@@ -11,6 +11,7 @@ from typing import Final
 
 from bireme.backends.config_check import find_faults, mismatch
 from bireme.backends.interface import ModelContext, Placement
+from bireme.backends.model_file import find_named_file
 from bireme.backends.signature import complete
 from bireme.backends.tensorrt.engine import DeviceEngine
 from bireme.backends.tensorrt.instance import TensorRtInstance
@@ -55,7 +56,7 @@ class TensorRtBackend:
         device_id = _first_device(ctx.config)
         load_libraries(backend_settings.plugins, "backend 'tensorrt'")
         load_libraries(
-            (_place(ctx, filename) for filename in settings.libraries),
+            (find_named_file(ctx, filename) or filename for filename in settings.libraries),
             f"model '{ctx.name}': model_operations",
         )
         return TensorRtModel(ctx, device_id, settings, backend_settings)
@@ -186,9 +187,3 @@ def _gpus_alone(model: str, kind: str) -> Unsupported:
         f"unable to load model '{model}': TensorRT backend supports only GPU device, and an instance group is {kind}; "
         f"KIND_AUTO is KIND_GPU on a machine with an NVIDIA GPU and its driver"
     )
-
-
-def _place(ctx: ModelContext, filename: str) -> str:
-    """Return the path of a library; a relative one is looked up in the version and model directories."""
-    places = (ctx.version_dir / filename, ctx.model_dir / filename)
-    return str(next((place for place in places if place.is_file()), filename))

@@ -17,6 +17,7 @@ from bireme.backends.tensorrt.profiles import Profile, Range
 from bireme.backends.tensorrt.runtime import trt
 from bireme.config import ModelConfig
 from bireme.config.model_config import ModelDynamicBatching, ModelInput, ModelOutput
+from bireme.config.reshape import model_dims
 from bireme.types import InvalidArgument, Unsupported
 
 _DATATYPES: Final = {
@@ -183,7 +184,7 @@ def hinted_batching(config: ModelConfig, info: EngineInfo, limit: int) -> ModelC
 
 
 def _lacks_batch_dim(tensor: ModelInput | ModelOutput, found: IoTensor) -> bool:
-    dims = tensor.dims if tensor.reshape is None else tensor.reshape.shape
+    dims = model_dims(tensor)
     if found.is_shape:
         return bool(found.shape) and tuple(dims) == (found.shape[0] - 1,)
     return len(dims) + 1 == len(found.shape)

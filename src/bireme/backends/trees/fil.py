@@ -24,9 +24,9 @@ from typing import Final
 
 import numpy as np
 
-from bireme.backends.interface import ModelContext
+from bireme.backends.interface import Execute, ModelContext
 from bireme.backends.model_file import find_model_file
-from bireme.backends.predictor import Execute, PredictorModel, log, output_dtypes
+from bireme.backends.predictor import PredictorModel, log, output_dtypes
 from bireme.backends.signature import Signature, TensorSpec
 from bireme.backends.trees.fil_settings import (
     CHECKPOINT,

@@ -23,9 +23,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from bireme.backends.interface import ModelContext
+from bireme.backends.interface import Execute, ModelContext
 from bireme.backends.model_file import find_model_file
-from bireme.backends.predictor import NUMBERS, Execute, PredictorModel, adopt_datatypes, output_dtypes
+from bireme.backends.predictor import NUMBERS, PredictorModel, adopt_datatypes, output_dtypes
 from bireme.backends.signature import Signature, TensorSpec
 from bireme.backends.trees.forest import Forest
 from bireme.backends.trees.settings import ForestSettings, read_settings

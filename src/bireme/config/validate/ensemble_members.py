@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from bireme.config.model_config import EnsembleStep, ModelConfig, ModelInput, ModelOutput
+from bireme.config.reshape import model_dims
 
 
 class _Seen(NamedTuple):
@@ -31,7 +32,7 @@ def find_member_faults(config: ModelConfig, members: Sequence[ModelConfig]) -> I
     own: tuple[ModelInput | ModelOutput, ...] = (*config.input, *config.output)
     for tensor in own:
         # What the steps see where clients see something else.
-        dims = tensor.dims if tensor.reshape is None else tensor.reshape.shape
+        dims = model_dims(tensor)
         seen[tensor.name] = _see(f"ensemble '{name}'", tensor, dims, batches=config.max_batch_size > 0)
     for index, (step, member) in enumerate(zip(ensemble.step, members, strict=True)):
         where = f"in ensemble '{name}', step {index} ('{step.model_name}'): "
