@@ -1,11 +1,14 @@
 """Override directories: what a client sends is written where it belongs, or nowhere."""
 
+import asyncio
 import gc
+import threading
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from bireme.repository import write_override
+from bireme.repository.storage import ModelDirectory
 from bireme.types import InvalidArgument
 
 
@@ -24,6 +27,18 @@ def test_the_directory_goes_with_its_last_reference():
     del directory
     gc.collect()
     assert not path.exists()
+
+
+def test_a_directory_is_not_removed_on_the_thread_of_a_loop(tmp_path):
+    threads = []
+
+    async def drop():
+        directory = ModelDirectory(tmp_path, lambda _path: threads.append(threading.get_ident()))
+        del directory
+
+    asyncio.run(drop())
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]
 
 
 def test_two_loads_of_one_model_have_two_directories():

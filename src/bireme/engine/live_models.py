@@ -145,7 +145,11 @@ class LiveModels:
         """Return the ensembles alive that need what ``model`` can give, each with that. Those to come get another one."""
         name = self._alive[model].plan.name
         gives = {Dependency(name, model.version), Dependency(name)}
-        needs = {user: gives.intersection(holding.plan.dependencies) for user, holding in self._alive.items()}
+        needs = {
+            user: gives.intersection(holding.plan.dependencies)
+            for user, holding in self._alive.items()
+            if holding.plan.source.config.ensemble_scheduling is not None
+        }
         return WeakKeyDictionary({user: its_needs for user, its_needs in needs.items() if its_needs})
 
     def _keep(self, work: Awaitable[object]) -> None:

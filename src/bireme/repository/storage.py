@@ -6,6 +6,7 @@ model's files. All methods may block: they are for loading threads.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -51,7 +52,7 @@ class ModelDirectory:
         self.origin = origin or str(path)
         """The same for every directory that is made of the same model of a repository."""
         self._fetch = fetch
-        self._remove = None if remove is None else weakref.finalize(self, remove, path)
+        self._remove = None if remove is None else weakref.finalize(self, _aside, remove, path)
 
     def complete(self, versions: Iterable[int] | None = None) -> None:
         """Let every file be there that these versions need (None: all files); until then only config files have content.
@@ -76,6 +77,14 @@ class ModelDirectory:
 
     def __repr__(self) -> str:
         return f"ModelDirectory({str(self.path)!r}, temporary={self._remove is not None})"
+
+
+def _aside(remove: Callable[[Path], object], path: Path) -> None:
+    """Call ``remove``, but not on the thread of an event loop: thousands of files take their time."""
+    try:
+        asyncio.get_running_loop().run_in_executor(None, remove, path)
+    except RuntimeError:  # there is no loop here, or it ends
+        remove(path)
 
 
 class Storage(Protocol):

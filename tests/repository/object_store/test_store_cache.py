@@ -98,6 +98,21 @@ def test_without_a_limit_nothing_goes(tmp_path):
     assert blob.exists()
 
 
+def test_blobs_are_not_counted_for_every_load(tmp_path, monkeypatch):
+    cache = StoreCache(tmp_path, 10_000)
+    counts = []
+    blobs = cache._blobs
+    monkeypatch.setattr(cache, "_blobs", lambda: counts.append(1) or blobs())
+    for _ in range(8):
+        cache.make_room(1000)
+    assert len(counts) == 1
+    cache.make_room(2000)  # with what was promised that may be too much
+    assert len(counts) == 2
+    cache._estimated_s -= 60
+    cache.make_room(1)
+    assert len(counts) == 3
+
+
 def test_a_full_disk_is_an_error_that_says_how_much_is_missing(cache, monkeypatch):
     usage = cache_module.shutil._ntuple_diskusage(10**9, 10**9, 5 * 10**6)
     monkeypatch.setattr(cache_module.shutil, "disk_usage", lambda _: usage)

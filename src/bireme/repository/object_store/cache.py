@@ -16,6 +16,7 @@ import functools
 import hashlib
 import itertools
 import logging
+import math
 import os
 import shutil
 import threading
@@ -39,6 +40,9 @@ log = logging.getLogger("bireme.repository")
 DEFAULT_MAX_NBYTES: Final = 64 << 30
 _MARGIN: Final = 64 << 20
 """Bytes that stay free on the disk."""
+_FRESH_S: Final = 10.0
+_FULL: Final = 0.9
+"""How long, and up to which part of what is allowed, a count of all blobs is good for; other servers add some, too."""
 _LOCK_TRIES: Final = 3
 _NS: Final = 1_000_000_000
 
@@ -53,6 +57,9 @@ class StoreCache:
         self._lock = threading.Lock()
         self._workspace: Path | None = None
         self._numbers = itertools.count(1)
+        self._estimate = 0
+        """Bytes of all blobs, as last counted, and of those to come since."""
+        self._estimated_s = -math.inf
 
     def new_directory(self) -> Path:
         """Return a fresh directory; its owner removes it (`remove_directory`).
@@ -123,9 +130,13 @@ class StoreCache:
             StoreError: the disk has no room for them.
         """
         with self._lock:
-            blobs = sorted(self._blobs())
             free = shutil.disk_usage(self._own_locked()).free
-            excess = sum(blob.size for blob in blobs) + nbytes - self.max_nbytes if self.max_nbytes else 0
+            if free >= nbytes + _MARGIN and self._is_far_from_full(nbytes):
+                return
+            blobs = sorted(self._blobs())
+            total = sum(blob.size for blob in blobs)
+            self._estimate, self._estimated_s = total + nbytes, time.monotonic()
+            excess = total + nbytes - self.max_nbytes if self.max_nbytes else 0
             wanted = max(excess, nbytes + _MARGIN - free)
             num_removed = 0
             for blob in blobs:
@@ -142,6 +153,14 @@ class StoreCache:
             raise StoreError(
                 f"'{self.root}' has no room for {nbytes / 1e6:.1f} MB from an object store: {free / 1e6:.1f} MB are free"
             )
+
+    def _is_far_from_full(self, nbytes: int) -> bool:
+        """Whether nobody needs to look at all blobs again, as far as this process knows: there may be many thousands."""
+        if not self.max_nbytes:
+            return True
+        self._estimate += nbytes
+        is_fresh = time.monotonic() - self._estimated_s < _FRESH_S
+        return is_fresh and self._estimate < self.max_nbytes * _FULL
 
     def _blobs(self) -> Iterator[_Blob]:
         for folder in _scan(self.root / "blobs"):
