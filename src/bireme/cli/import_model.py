@@ -153,7 +153,7 @@ def import_model(
 
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """Let SIGTERM end this block as an exit does, which tidies up. (SIGINT does so anyway.)"""
+    """Let SIGTERM end this block as an exit does, which tidies up; SIGINT does so anyway."""
 
     def leave(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
