@@ -14,6 +14,7 @@ import tritonclient.grpc
 import tritonclient.http
 
 from e2e_server import RunningServer
+from official_client import connect, infer
 from onnx_models import save_add
 from openvino_models import make_add, make_counter, make_identity, make_matmul, make_running_sum, save
 
@@ -61,22 +62,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture(params=["http", "grpc"])
 def client(request, server):
-    """Return the module of a client and a client of it."""
-    module = getattr(tritonclient, request.param)
-    address = server.address if request.param == "http" else server.grpc_address
-    with module.InferenceServerClient(address) as found:
-        yield module, found
-
-
-def infer(client, name, arrays, datatype="FP32", outputs=None, **options):
-    module, connection = client
-    inputs = []
-    for key, array in arrays.items():
-        tensor = module.InferInput(key, list(array.shape), datatype)
-        tensor.set_data_from_numpy(array)
-        inputs.append(tensor)
-    wanted = [module.InferRequestedOutput(each) for each in outputs] if outputs else None
-    return connection.infer(name, inputs, outputs=wanted, **options)
+    with connect(server, request.param) as found:
+        yield found
 
 
 def ones(*shape):

@@ -17,6 +17,7 @@ from tritonclient.utils import InferenceServerException
 import bireme
 from bireme.backends.pytorch.runtime import quiet, torch
 from e2e_server import RunningServer
+from official_client import connect, infer
 from pytorch_models import (
     AddSub,
     Picky,
@@ -97,21 +98,8 @@ def server(repository: Path) -> Iterator[RunningServer]:
 
 @pytest.fixture(params=["http", "grpc"])
 def client(request, server):
-    """Return the module of a client and a client of it."""
-    module = getattr(tritonclient, request.param)
-    address = server.address if request.param == "http" else server.grpc_address
-    with module.InferenceServerClient(address) as found:
-        yield module, found
-
-
-def infer(client, name, arrays, datatype="FP32", **options):
-    module, connection = client
-    inputs = []
-    for key, array in arrays.items():
-        tensor = module.InferInput(key, list(array.shape), datatype)
-        tensor.set_data_from_numpy(array)
-        inputs.append(tensor)
-    return connection.infer(name, inputs, **options)
+    with connect(server, request.param) as found:
+        yield found
 
 
 def test_torchscript_by_position(client):
