@@ -31,7 +31,7 @@ from bireme.types import InvalidArgument, Unsupported
 T = TypeVar("T")
 
 _RETRIES: Final = {
-    "max_retries": 4,
+    "max_retries": 7,  # two to five seconds, where errors come at once
     "retry_timeout": timedelta(seconds=30),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
 }
