@@ -11,22 +11,14 @@ import tritonclient.http
 
 from bireme.cli.main import run
 from onnx_models import save_plus_one
-from s3_server import KEY_ID, SECRET, S3Server, refuse
+from s3_server import KEY_ID, SECRET, refuse
 from serve_process import ServeProcess, running
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def s3_server():
-    server = S3Server()
-    yield server
-    server.close()
-
-
 @pytest.fixture
 def s3(s3_server, tmp_path):
-    s3_server.empty()
     s3_server.put("models/plus/1/model.onnx", save_plus_one(tmp_path / "plus.onnx").read_bytes())
     return s3_server
 

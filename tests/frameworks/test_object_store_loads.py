@@ -11,23 +11,15 @@ from bireme.engine import Server
 from bireme.engine.options import ServerOptions
 from bireme.types import Internal, InvalidArgument, Unavailable
 from onnx_models import save_graph, tensor_info
-from s3_server import SECRET, S3Server, cut, refuse
+from s3_server import SECRET, cut, refuse
 
 ALL = b"version_policy { all { } }"
-
-
-@pytest.fixture(scope="module")
-def s3_server():
-    server = S3Server()
-    yield server
-    server.close()
 
 
 @pytest.fixture
 def s3(s3_server, monkeypatch):
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
-    s3_server.empty()
     return s3_server
 
 

@@ -14,13 +14,6 @@ from s3_server import BUCKET, S3Server
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def s3_server():
-    server = S3Server()
-    yield server
-    server.close()
-
-
 def test_a_store_with_a_certificate_of_its_own_is_trusted_by_name(tmp_path):
     bundle = tmp_path / "ca.pem"
     with closing(S3Server(bundle)) as server:
