@@ -48,7 +48,7 @@ def test_s3_is_opened_with_the_given_key_alone():
     }
     assert connect("s3://b", S3Credentials("id", "key")).credential_provider()["token"] is None
     assert "key" not in repr(store)
-    assert store.retry_config["max_retries"] == 4
+    assert store.retry_config["max_retries"] == 7
 
 
 def test_another_stores_address_wins_over_the_environment(monkeypatch):
