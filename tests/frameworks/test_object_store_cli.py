@@ -86,20 +86,13 @@ def test_vertex_ai_says_where_the_models_are(s3, environment):
         assert ask(server) == [[2]]
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "expected"),
-    [
-        ("403 Forbidden", "SignatureDoesNotMatch", "the secret key does not fit the access key"),
-        ("404 Not Found", "NoSuchBucket", "the bucket does not exist"),
-    ],
-)
-def test_a_store_that_refuses_ends_the_start_with_one_line(s3, environment, status, code, expected):
+def test_a_store_that_refuses_ends_the_start_with_one_line(s3, environment):
     with (
-        s3.failing(refuse(status, code, "no")),
+        s3.failing(refuse("403 Forbidden", "SignatureDoesNotMatch", "no")),
         running(ServeProcess("-m", s3.location("models"), environment=environment)) as server,
     ):
         assert server.exit_status() == 1
-        assert expected in server.output
+        assert "the secret key does not fit the access key" in server.output
         assert "Traceback" not in server.output
         assert SECRET not in server.output
 
