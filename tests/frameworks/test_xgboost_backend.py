@@ -240,6 +240,7 @@ def test_a_wrong_parameter_is_named(open_model, values, message):
     [
         (b"", "the file is empty"),
         (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
+        (b'{"a":' * 100_000, "its values are 100000 levels deep"),
         (
             b"binf\x00\x00\x00\x00",
             "it is neither JSON nor UBJSON: it begins with b'binf'. If it has XGBoost's binary format",

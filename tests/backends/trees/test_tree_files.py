@@ -70,7 +70,11 @@ def test_damage_is_told_with_its_place(content, damage):
     assert damage == find_damage(content)
 
 
-TREES = [b"Tree=0\nnum_leaves=2\n\n\n", b"Tree=1\nnum_leaves=3\nleaf_value=1 2 3\n\n\n"]
+SPLITS = b"split_feature=0 3\nthreshold=1.5 -2e-35\ndecision_type=2 2\nleft_child=1 -1\nright_child=-2 -3\n"
+TREES = [
+    b"Tree=0\nnum_leaves=1\nnum_cat=0\nleaf_value=0.5\n\n\n",
+    b"Tree=1\nnum_leaves=3\nnum_cat=0\n" + SPLITS + b"leaf_value=1 2 nan\n\n\n",
+]
 HEAD = {
     "version": "v4",
     "num_class": "3",
@@ -102,6 +106,30 @@ def test_every_end_of_a_text_before_that_of_its_parameters_is_found():
     assert all(find_text_damage(whole[:end]) for end in range(whole.index(b"end of trees")))
     parameters = range(whole.index(b"parameters:") + 11, whole.index(b"end of parameters"))
     assert all("in the midst of its parameters" in find_text_damage(whole[:end]) for end in parameters)
+
+
+@pytest.mark.parametrize(
+    ("whole", "broken", "damage"),
+    [
+        (b"left_child=1 -1", b"left_chil\xff=1 -1", r"b'left_chil\xff=1 -1' is no field"),
+        (b"left_child=1 -1", b"left_child=0 -1", "b'left_child' leads to 0"),
+        (b"left_child=1 -1", b"left_child=1 -9", "b'left_child' leads to -9"),
+        (b"split_feature=0 3", b"split_feature=0 4", "it asks for a feature that there is not"),
+        (b"threshold=1.5 -2e-35", b"threshold=1.5 -2e-3x", "b'threshold' has something else than numbers"),
+        (b"threshold=1.5 -2e-35", b"threshold=1.5--2e-35", "b'threshold' does not have as many numbers"),
+        (b"leaf_value=1 2 nan", b"leaf_value=1 2\x00nan", "b'leaf_value' has something else than numbers"),
+        (b"num_leaves=3", b"num_leaves=0", "it has 0 leaves"),
+        (b"num_cat=0\nsplit", b"num_cat=1\nsplit", "'cat_boundaries'"),
+    ],
+)
+def test_a_damaged_tree_is_told_before_the_parser_dies_of_it(whole, broken, damage):
+    content = model()
+    assert len(whole) == len(broken)
+
+    found = find_text_damage(content.replace(whole, broken))
+
+    assert found.startswith("tree 1 is damaged")
+    assert damage in found
 
 
 @pytest.mark.parametrize(

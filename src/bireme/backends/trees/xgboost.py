@@ -33,6 +33,8 @@ from bireme.types import Array, BackendFailed, InvalidArgument
 _log: Final = get_logger("bireme.backends.xgboost")
 # "[14:58:16] WARNING: /workspace/src/common/json.cc:409: Unknown construct"
 _POSITION: Final = re.compile(r"^\[[\d:]+\] (WARNING: )?\S+:\d+: ")
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"{}[]")
+_MAX_LEVELS: Final = 10_000
 _INPLACE_BOOSTERS: Final = frozenset({"gbtree", "dart"})
 
 
@@ -179,7 +181,22 @@ def _find_damage(content: bytes) -> str:
         )
     # In JSON a quote, a blank or the end follows: XGBoost tells the two apart by the same byte.
     is_json = content[1:2] in b'"} \t\r\n'
-    return "" if is_json else find_damage(content)
+    if not is_json:
+        return find_damage(content)
+    deepest = _count_levels(content)
+    return (
+        f"its values are {deepest} levels deep, those of models are some ten" if deepest > _MAX_LEVELS else ""
+    )
+
+
+def _count_levels(content: bytes) -> int:
+    """Return how deep the values of a JSON text lie in each other: XGBoost's parser calls itself for each level.
+
+    Brackets in texts, such as names of features, count too; there are few.
+    """
+    brackets = np.frombuffer(content.translate(None, _NO_BRACKETS), np.uint8)
+    steps = np.where((brackets == ord("{")) | (brackets == ord("[")), 1, -1)
+    return int(steps.cumsum(dtype=np.int64).max(initial=0))
 
 
 def _fault(label: str, path: Path, reason: str) -> InvalidArgument:
