@@ -109,7 +109,7 @@ def test_torch_starts_quietly_with_threads_that_sleep():
     code = """
 import os, sys
 from bireme.backends.pytorch.runtime import torch
-print(os.environ.get("OMP_WAIT_POLICY"), "torch._inductor" in sys.modules, "torch._dynamo" in sys.modules)
+print(os.environ.get("GOMP_SPINCOUNT"), "torch._inductor" in sys.modules, "torch._dynamo" in sys.modules)
 """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True, timeout=50

@@ -504,7 +504,7 @@ def test_every_option_reaches_onnxruntime(open_model):
     assert not options.enable_cpu_mem_arena
     assert not options.enable_mem_pattern
     assert options.get_session_config_entry("session.use_device_allocator_for_initializers") == "1"
-    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert options.get_session_config_entry("session.force_spinning_stop") == "1"
     with pytest.raises(Exception, match="arena"):  # there is no arena to shrink: the run option arrived
         model.execute(INPUT0=ones(16), INPUT1=ones(16))
 

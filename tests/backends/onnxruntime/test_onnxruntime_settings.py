@@ -48,10 +48,7 @@ def test_the_defaults():
         None,
         "",
     )
-    assert settings.session_entries == {
-        "session.intra_op.allow_spinning": "0",
-        "session.inter_op.allow_spinning": "0",
-    }
+    assert settings.session_entries == {"session.force_spinning_stop": "1"}
 
 
 def test_threads_may_be_given_and_zero_means_the_default():
@@ -87,6 +84,13 @@ def test_booleans(text, expected):
     assert settings.enable_mem_pattern is expected
 
 
+def test_threads_that_are_not_to_spin_at_all_are_told_so():
+    assert read_model_settings(config(session__intra_op__allow_spinning="off"), 1).session_entries == {
+        "session.intra_op.allow_spinning": "0",
+        "session.force_spinning_stop": "1",
+    }
+
+
 def test_session_entries_go_by_onnxruntimes_own_names():
     settings = read_model_settings(
         config(
@@ -102,7 +106,6 @@ def test_session_entries_go_by_onnxruntimes_own_names():
 
     assert settings.session_entries == {
         "session.intra_op.allow_spinning": "1",
-        "session.inter_op.allow_spinning": "0",
         "session.use_device_allocator_for_initializers": "1",
         "session.disable_prepacking": "1",
         "mlas.use_lut_gemm": "1",

@@ -12,9 +12,10 @@ Parameters of a model (all values are texts, as in Triton):
 ``ep.…``                                           booleans may be written true and false
 =================================================  =============================================================
 
-``session.intra_op.allow_spinning`` is 0 unless the model sets it. Spinning threads make a run after a pause up to 1.7
-times as fast on idle cores and cost 5 times the CPU time (measured at 2 threads, 3 ms between runs: 1.25 ms and 5.65 ms
-of CPU time per run, against 2.44 and 2.52); when the cores are busy they make runs slower.
+Threads of a run spin from one operator to the next, and sleep from one run to the next (``session.force_spinning_stop`` is 1),
+unless the model sets an ``allow_spinning`` to 1: then they spin always. If they never spin, runs take a fifth to a third longer, and more CPU time: waking
+is dear (measured at 2 threads: ResNet-50 50.5 ms and 99.6 ms of CPU time a run against 43.3 and 86.2; a detector with 3 ms between
+runs 6.7 and 13.9 against 5.5 and 10.6). If they always spin, runs are as fast, but the time in between is spent, too: 14.0 ms.
 
 Backend settings (``--backend-config=onnxruntime,key=value``): ``default-max-batch-size`` (4), and
 ``enable-global-threadpool`` with ``intra_op_thread_count`` and ``inter_op_thread_count``: one thread pool for all models.
@@ -43,7 +44,10 @@ SPINNING_ENTRIES: Final = ("session.intra_op.allow_spinning", "session.inter_op.
 ARENA_SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 
 _ENTRY_PREFIXES: Final = ("session.", "optimization.", "mlas.", "ep.")
-_BOOLEAN_ENTRIES: Final = frozenset({*SPINNING_ENTRIES, "session.use_device_allocator_for_initializers"})
+_SPINNING_STOP: Final = "session.force_spinning_stop"
+_BOOLEAN_ENTRIES: Final = frozenset(
+    {*SPINNING_ENTRIES, _SPINNING_STOP, "session.use_device_allocator_for_initializers"}
+)
 _GRAPH_LEVELS: Final = {
     -1: "ORT_ENABLE_BASIC",
     0: "ORT_ENABLE_ALL",
@@ -134,10 +138,12 @@ def _graph_level(config: ModelConfig) -> str:
 
 
 def _session_entries(reader: SettingsReader, parameters: Mapping[str, str]) -> dict[str, str]:
-    entries = dict.fromkeys(SPINNING_ENTRIES, "0")
+    entries: dict[str, str] = {}
     for key, value in parameters.items():
         if key in _BOOLEAN_ENTRIES:
             entries[key] = "1" if reader.boolean(key) else "0"
         elif key.startswith(_ENTRY_PREFIXES):
             entries[key] = value
+    if not any(entries.get(key) == "1" for key in SPINNING_ENTRIES):
+        entries.setdefault(_SPINNING_STOP, "1")
     return entries
