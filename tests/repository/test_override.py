@@ -1,6 +1,7 @@
 """Override directories: what a client sends is written where it belongs, or nowhere."""
 
 import asyncio
+import concurrent.futures.thread
 import gc
 import threading
 
@@ -39,6 +40,20 @@ def test_a_directory_is_not_removed_on_the_thread_of_a_loop(tmp_path):
     asyncio.run(drop())
     assert len(threads) == 1
     assert threads != [threading.get_ident()]
+
+
+def test_a_directory_may_be_collected_in_the_midst_of_an_executors_work(tmp_path):
+    """The collector may come anywhere; to ask the executor for something there would wait for ever."""
+    removed = []
+
+    async def drop():
+        directory = ModelDirectory(tmp_path, removed.append)
+        with concurrent.futures.thread._global_shutdown_lock:
+            del directory
+        assert not removed
+
+    asyncio.run(drop())
+    assert removed == [tmp_path]
 
 
 def test_two_loads_of_one_model_have_two_directories():

@@ -80,10 +80,21 @@ class ModelDirectory:
 
 
 def _aside(remove: Callable[[Path], object], path: Path) -> None:
-    """Call ``remove``, but not on the thread of an event loop: thousands of files take their time."""
+    """Call ``remove``, but not on the thread of an event loop: thousands of files take their time.
+
+    The collector may call this anywhere, also where an executor holds its own lock: it is asked later.
+    """
     try:
-        asyncio.get_running_loop().run_in_executor(None, remove, path)
-    except RuntimeError:  # there is no loop here, or it ends
+        loop = asyncio.get_running_loop()
+        loop.call_soon(_hand_over, loop, remove, path)
+    except RuntimeError:  # there is no loop here, or it is closed
+        remove(path)
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, remove: Callable[[Path], object], path: Path) -> None:
+    try:
+        loop.run_in_executor(None, remove, path)
+    except RuntimeError:  # the loop ends, and its executor is gone
         remove(path)
 
 
