@@ -53,11 +53,7 @@ class TensorRuns:
             results: Results = self._plan.scatter(outputs, requests)
             if states is not None:
                 states.keep(outputs, inputs, requests, sequences, results)
-        except (
-            BaseException
-        ) as error:  # SystemExit, too: it ends the batch, not the thread that has others to run
-            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-                raise
+        except BaseException as error:  # noqa: BLE001 - SystemExit, too, ends the batch, not its thread
             if isinstance(error, InvalidArgument) and len(requests) > 1 and self._plan.states is None:
                 results = [self._run_alone(slot, request) for request in requests]
             else:
@@ -80,6 +76,8 @@ class TensorRuns:
     def _failure(self, error: BaseException) -> BiremeError:
         if isinstance(error, BiremeError):
             return error.with_traceback(None)  # its frames hold the batch's arrays, and it in turn
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise error
         log.error("%s failed", self._label, exc_info=error)
         text = str(error).strip()
         if not isinstance(error, Exception):  # whose text alone says little

@@ -44,13 +44,14 @@ from bireme.backends.pytorch.torchscript import TorchScriptProgram
 from bireme.backends.settings import describe_unknown, num_instances, read_default_max_batch_size
 from bireme.backends.signature import Signature, TensorSpec, complete
 from bireme.config import ModelConfig
+from bireme.config.backend_rules import filenames_of
 from bireme.config.model_config import SequenceControlInput
 from bireme.config.state_tensors import with_state_tensors
 from bireme.ipc.cpu_limit import cpu_limit
 from bireme.types import BiremeError, InvalidArgument
 from bireme.types.datatypes import from_config_name
 
-_FILENAMES: Final = ("model.pt", "model.pt2", "model.py")
+_FILENAMES: Final = filenames_of("pytorch")
 _PYTHON: Final = "model.py"
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from bireme.backends.interface import ModelContext
-from bireme.backends.model_file import explain_failure
 from bireme.backends.predictor import PredictorModel
 from bireme.backends.trees.forest import Forest
 from bireme.backends.trees.lightgbm_text import find_damage, read_head
-from bireme.backends.trees.predictor import load_forest
+from bireme.backends.trees.predictor import load_forest, unreadable
 from bireme.backends.trees.settings import ForestSettings, is_worth_threads
 from bireme.telemetry.log import get_logger
 from bireme.types import Array, InvalidArgument
@@ -22,6 +21,7 @@ except OSError as missing_library:  # libgomp.so.1, which it does not bring alon
     raise ImportError(str(missing_library)) from missing_library
 
 _log: Final = get_logger("bireme.backends.lightgbm")
+_LIBRARY: Final = f"LightGBM {lightgbm.__version__}"
 
 
 class LightGbmBackend:
@@ -49,12 +49,12 @@ def open_forest(model: str, path: Path, settings: ForestSettings) -> Forest:
     content = path.read_bytes()
     damage = find_damage(content)
     if damage:
-        raise _fault(label, path, damage)
+        raise unreadable(_LIBRARY, label, path, damage)
     lightgbm.register_logger(_QuietLog())
     try:
         booster = lightgbm.Booster(model_file=path)
     except Exception as error:
-        raise _fault(label, path, " ".join(str(error).split())) from error
+        raise unreadable(_LIBRARY, label, path, " ".join(str(error).split())) from error
     return LightGbmForest(label, booster, read_head(content).get("objective", ""), settings)
 
 
@@ -117,11 +117,6 @@ def _num_classes(objective: str, num_groups: int) -> int:
     if name in {"multiclass", "multiclassova"}:
         return num_groups
     return 2 if name == "binary" else 0
-
-
-def _fault(label: str, path: Path, reason: str) -> InvalidArgument:
-    explained = explain_failure(path, f"{reason} (is the file complete, and is it what save_model() wrote?)")
-    return InvalidArgument(f"{label}: LightGBM {lightgbm.__version__} cannot load '{path}': {explained}")
 
 
 class _QuietLog:

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from bireme.backends.interface import Execute, ModelContext
-from bireme.backends.model_file import find_model_file
+from bireme.backends.model_file import explain_failure, find_model_file
 from bireme.backends.predictor import NUMBERS, PredictorModel, adopt_datatypes, output_dtypes
 from bireme.backends.signature import Signature, TensorSpec
 from bireme.backends.trees.forest import Forest
@@ -32,7 +32,7 @@ from bireme.backends.trees.settings import ForestSettings, read_settings
 from bireme.config import ModelConfig
 from bireme.config.backend_rules import filenames_of
 from bireme.ipc.cpu_limit import cpu_limit
-from bireme.types import Array, datatypes
+from bireme.types import Array, InvalidArgument, datatypes
 
 INPUT: Final = "input"
 _FLOATS: Final = ("float32", "float64")
@@ -143,3 +143,9 @@ def make_execute(source: str, ways: dict[str, Compute], kinds: dict[str, str], d
 
 def _owned(result: Array, dtype: np.dtype[Any]) -> Array:
     return np.ascontiguousarray(result, dtype)
+
+
+def unreadable(library: str, label: str, path: Path, reason: str) -> InvalidArgument:
+    """Return the error of a file that ``library`` (its name and version) cannot load."""
+    explained = explain_failure(path, f"{reason} (is the file complete, and is it what save_model() wrote?)")
+    return InvalidArgument(f"{label}: {library} cannot load '{path}': {explained}")

@@ -20,10 +20,9 @@ import numpy as np
 import xgboost
 
 from bireme.backends.interface import ModelContext
-from bireme.backends.model_file import explain_failure
 from bireme.backends.predictor import PredictorModel
 from bireme.backends.trees.forest import Forest
-from bireme.backends.trees.predictor import load_forest
+from bireme.backends.trees.predictor import load_forest, unreadable
 from bireme.backends.trees.settings import BEST, ForestSettings, is_worth_threads
 from bireme.backends.trees.ubjson import find_damage
 from bireme.backends.trees.xgboost_dense import MARGIN, VALUE, make_predict
@@ -31,6 +30,7 @@ from bireme.telemetry.log import get_logger
 from bireme.types import Array, BackendFailed, InvalidArgument
 
 _log: Final = get_logger("bireme.backends.xgboost")
+_LIBRARY: Final = f"XGBoost {xgboost.__version__}"
 # "[14:58:16] WARNING: /workspace/src/common/json.cc:409: Unknown construct"
 _POSITION: Final = re.compile(r"^\[[\d:]+\] (WARNING: )?\S+:\d+: ")
 _NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"{}[]")
@@ -63,7 +63,7 @@ def open_forest(model: str, path: Path, settings: ForestSettings) -> Forest:
     content = path.read_bytes()
     damage = _find_damage(content)
     if damage:
-        raise _fault(label, path, damage)
+        raise unreadable(_LIBRARY, label, path, damage)
     try:
         booster = xgboost.Booster()
         # From memory, since XGBoost goes by the name of a file, and by its content only here.
@@ -73,7 +73,7 @@ def open_forest(model: str, path: Path, settings: ForestSettings) -> Forest:
     except InvalidArgument:
         raise
     except Exception as error:
-        raise _fault(label, path, _shorten(error)) from error
+        raise unreadable(_LIBRARY, label, path, _shorten(error)) from error
 
 
 class XGBoostForest:
@@ -197,11 +197,6 @@ def _count_levels(content: bytes) -> int:
     brackets = np.frombuffer(content.translate(None, _NO_BRACKETS), np.uint8)
     steps = np.where((brackets == ord("{")) | (brackets == ord("[")), 1, -1)
     return int(steps.cumsum(dtype=np.int64).max(initial=0))
-
-
-def _fault(label: str, path: Path, reason: str) -> InvalidArgument:
-    explained = explain_failure(path, f"{reason} (is the file complete, and is it what save_model() wrote?)")
-    return InvalidArgument(f"{label}: XGBoost {xgboost.__version__} cannot load '{path}': {explained}")
 
 
 def _shorten(error: Exception) -> str:
